@@ -1,0 +1,5 @@
+module github.com/sluicego/sluice
+
+go 1.25.0
+
+require github.com/redis/rueidis v1.0.79
