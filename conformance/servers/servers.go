@@ -1,0 +1,138 @@
+// Package servers gives the conformance tests Redis-compatible servers whose clock the test moves: miniredis
+// in the test's own process, and a redis-server or valkey-server process under a preloaded shim. Both answer
+// TIME with exactly the moment set, and both expire keys by it, forward and back, so that one test can hold
+// every server to the same numbers without ever sleeping.
+package servers
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// Epoch is the time in microseconds at which every server starts: 2023-11-14 22:13:20 UTC, a whole second and
+// no edge of a minute, so that a test that never sets the clock is still the same test every time.
+const Epoch int64 = 1_700_000_000_000_000
+
+// Server is a Redis-compatible server that belongs to one test and whose clock that test moves.
+type Server struct {
+	// Name says which server it is, for subtests: "miniredis", or the binary's own "redis-7.0.15".
+	Name string
+	// Addr is the server's TCP address, host:port.
+	Addr string
+	// Client is connected to Addr. It is closed when the test ends.
+	Client rueidis.Client
+
+	t       testing.TB
+	setTime func(us int64)
+}
+
+// SetTime moves the server's clock to us, in microseconds since the epoch, forward or back. TIME answers
+// exactly that until the next call, and keys expire by it as they do on Redis: a key is there as long as the
+// time in milliseconds has not passed its expiry, its PTTL grows when the clock goes back, and a key that
+// had expired before stays gone. No command may be under way meanwhile. A server that does not follow fails
+// the test.
+func (s *Server) SetTime(us int64) {
+	s.t.Helper()
+	s.setTime(us)
+}
+
+// Flush removes every key of this server. Loaded scripts stay.
+func (s *Server) Flush(t testing.TB) {
+	t.Helper()
+	if err := s.Client.Do(context.Background(), s.Client.B().Flushall().Build()).Error(); err != nil {
+		t.Fatalf("%s: FLUSHALL: %v", s.Name, err)
+	}
+}
+
+// Eval runs one of the scripts, "token_bucket" say, read from Scripts, on a key with EVAL and returns the
+// integers of its reply. An error reply is returned as rueidis gives it.
+func (s *Server) Eval(ctx context.Context, script, key string, args ...string) ([]int64, error) {
+	text, err := source(script)
+	if err != nil {
+		return nil, err
+	}
+	return s.Client.Do(ctx, s.Client.B().Eval().Script(text).Numkeys(1).Key(key).Arg(args...).Build()).AsIntSlice()
+}
+
+// Scripts is the directory that holds the .lua files: $SLUICE_SCRIPTS if it is set (a mutated copy, say),
+// otherwise scripts/ of this repository.
+func Scripts() string {
+	if dir := os.Getenv("SLUICE_SCRIPTS"); dir != "" {
+		return dir
+	}
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "scripts")
+}
+
+// sources caches the text of each script by its path: the property tests call them many thousand times.
+var sources sync.Map
+
+func source(script string) (string, error) {
+	path := filepath.Join(Scripts(), script+".lua")
+	if text, ok := sources.Load(path); ok {
+		return text.(string), nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	sources.Store(path, string(text))
+	return string(text), nil
+}
+
+// All starts one of each server that this machine can run: miniredis always, and a Redis process if
+// $SLUICE_REDIS_SERVER names its binary or a redis-server or valkey-server is on the PATH. Without one the
+// log says what is left out; with $SLUICE_REQUIRE_REDIS=1 the test fails instead. $SLUICE_SERVERS=miniredis
+// leaves the process out on purpose, for runs where only speed matters.
+func All(t testing.TB) []*Server {
+	t.Helper()
+	all := []*Server{Miniredis(t)}
+	if os.Getenv("SLUICE_SERVERS") == "miniredis" {
+		return all
+	}
+	binary := find()
+	if binary == "" {
+		const left = "NOT RUN ON A REAL SERVER: no redis-server on the PATH and no $SLUICE_REDIS_SERVER"
+		if os.Getenv("SLUICE_REQUIRE_REDIS") == "1" {
+			t.Fatal(left)
+		}
+		t.Log(left)
+		return all
+	}
+	return append(all, Redis(t, binary))
+}
+
+func find() string {
+	if binary := os.Getenv("SLUICE_REDIS_SERVER"); binary != "" {
+		return binary
+	}
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if binary, err := exec.LookPath(name); err == nil {
+			return binary
+		}
+	}
+	return ""
+}
+
+// start finishes a server that answers at Addr: it connects the client and sets the clock to Epoch.
+func (s *Server) start(t testing.TB) *Server {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress:  []string{s.Addr},
+		DisableCache: true, // miniredis has no client tracking
+	})
+	if err != nil {
+		t.Fatalf("%s: connect to %s: %v", s.Name, s.Addr, err)
+	}
+	t.Cleanup(client.Close)
+	s.t, s.Client = t, client
+	s.SetTime(Epoch)
+	return s
+}
