@@ -5,12 +5,10 @@ go 1.25.0
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/redis/rueidis v1.0.79
+	github.com/yuin/gopher-lua v1.1.1
+	pgregory.net/rapid v1.3.0
 )
 
-require (
-	github.com/yuin/gopher-lua v1.1.1 // indirect
-	golang.org/x/sys v0.47.0 // indirect
-	pgregory.net/rapid v1.3.0 // indirect
-)
+require golang.org/x/sys v0.47.0 // indirect
 
 replace github.com/sluicego/sluice => ../

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const sample = `-- a < b and 'text' -- 1
+local floor = math.floor --[[ 2 >
+3 ]]
+local x, y = -n, a - 1 -- why + not
+if not (x <= 'a < "b" -- \' +') then return redis.call('UNLINK', key) end
+redis.call('SET', key, f(x % 10), 'KEEPTTL')
+return math.min(a .. b, floor(a[1] / 2) * (c) - 1)
+`
+
+func changes(t *testing.T, src string) []string {
+	t.Helper()
+	all, err := mutants("sample", src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]string, len(all))
+	for i, m := range all {
+		if m.source == src {
+			t.Errorf("line %d: %s changes nothing", m.line, m.change)
+		}
+		got[i] = m.change
+	}
+	return got
+}
+
+func TestMutantsOfASample(t *testing.T) {
+	want := []string{
+		"floor -> ceil",
+		"drop unary -", "- -> +", "1 -> 2", "1 -> 0",
+		"drop not", "<= -> <", "<= -> >", "drop UNLINK",
+		"drop SET", "% -> /", "10 -> 11", "10 -> 9", "drop KEEPTTL",
+		"min -> max", "floor -> math.ceil", "1 -> 2", "1 -> 0", "/ -> *", "2 -> 3", "2 -> 1",
+		"* -> /", "- -> +", "1 -> 2 (2)", "1 -> 0 (2)",
+	}
+	if got := changes(t, sample); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestAMutantDiffersInOnePlace(t *testing.T) {
+	all, err := mutants("sample", sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(sample, "\n")
+	for _, m := range all {
+		for i, line := range strings.Split(m.source, "\n") {
+			if (line != lines[i]) != (i+1 == m.line) {
+				t.Errorf("%s in line %d: line %d is %q", m.change, m.line, i+1, line)
+			}
+		}
+	}
+	if got, want := all[1].text, "local x, y = -n, a - 1"; got != want {
+		t.Errorf("the line's code is %q, want %q", got, want)
+	}
+	if got, want := all[8].source, strings.Replace(sample, "redis.call('UNLINK', key)", "nil", 1); got != want {
+		t.Errorf("without UNLINK:\n%s", got)
+	}
+	if got, want := all[9].source, strings.Replace(sample, "redis.call('SET', key, f(x % 10), 'KEEPTTL')", "do end", 1); got != want {
+		t.Errorf("without SET:\n%s", got)
+	}
+}
+
+func TestSourceThatIsNotUnderstoodIsRefused(t *testing.T) {
+	for _, src := range []string{"--[[ open", "'open", "x = [[long]]", "x = 1.5", "redis.call('SET', key"} {
+		if all, err := mutants("sample", src); err == nil {
+			t.Errorf("%q gave %d mutants, want an error", src, len(all))
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	all, err := mutants("sample", sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "mutants.txt")
+	write := func(text string) map[place]string {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		why, err := readExplained(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return why
+	}
+	cases := []struct {
+		name      string
+		survived  []mutant
+		explained string
+		atLeast   float64
+		wantOut   string
+		wantErr   string
+	}{
+		{"all killed", nil, "", 100, "killed   25 of   25 = 100.0 %; explained   0, so 100.0 %; open 0", ""},
+		{"one open, few enough", all[:1], "", 95, "survived: sample.lua:2 | local floor = math.floor | floor -> ceil", ""},
+		{"two open, too many", all[:2], "", 95, "killed   23 of   25 =  92.0 %; explained   0, so  92.0 %; open 2", "92.0 % killed"},
+		{"one of two explained", all[:2], "# note\n\nsample | local floor = math.floor | floor -> ceil | because\n", 95,
+			"killed   23 of   25 =  92.0 %; explained   1, so  95.8 %; open 1", ""},
+		{"explained for all scripts", all[:1], "* | local floor = math.floor | floor -> ceil | because", 100, "explained   1, so 100.0 %", ""},
+		{"explained, yet killed", nil, "* | local floor = math.floor | floor -> ceil | because", 0, "killed", "killed or not there"},
+		{"explained, not there", nil, "sample | return 1 | 1 -> 2 | because", 0, "killed", "killed or not there"},
+		{"of a script that was not tried", nil, "other | return 1 | 1 -> 2 | because", 100, "killed", ""},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			var out strings.Builder
+			err := report(&out, all, c.survived, write(c.explained), []string{"sample"}, c.atLeast, time.Second)
+			if !strings.Contains(out.String(), c.wantOut) {
+				t.Errorf("printed\n%swant %q", out.String(), c.wantOut)
+			}
+			switch {
+			case c.wantErr == "" && err != nil:
+				t.Errorf("error %v, want none", err)
+			case c.wantErr != "" && (err == nil || !strings.Contains(err.Error(), c.wantErr)):
+				t.Errorf("error %v, want %q", err, c.wantErr)
+			}
+		})
+	}
+	for _, bad := range []string{"a | b | c", "a | b | c | d\na | b | c | e"} {
+		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readExplained(path); err == nil {
+			t.Errorf("%q was read, want an error", bad)
+		}
+	}
+}
