@@ -15,8 +15,10 @@ func Miniredis(t testing.TB) *Server {
 	t.Helper()
 	clock := &miniClock{redis: miniredis.RunT(t)}
 	clock.redis.Server().SetPreHook(clock.time)
-	s := &Server{Name: "miniredis", Addr: clock.redis.Addr(), setTime: clock.set}
-	return s.start(t)
+	addr := clock.redis.Addr()
+	s := &Server{Name: "miniredis", Addr: addr, Client: connect(t, addr), t: t, setTime: clock.set}
+	s.SetTime(Epoch)
+	return s
 }
 
 // miniClock gives miniredis the clock of Redis. Miniredis stores what is left of a key's life and lets it

@@ -32,25 +32,36 @@ const startTimeout = 20 * time.Second
 // The test fails if the server doesn't start, or if its TIME does not follow the clock.
 func Redis(t testing.TB, binary string) *Server {
 	t.Helper()
-	shim, err := compileShim()
+	shim, err := Shim()
 	if err != nil {
 		t.Fatalf("the clock shim for %s: %v", binary, err)
 	}
 	dir := t.TempDir()
-	cell := newCell(t, filepath.Join(dir, "clock"))
-	addr := launch(t, binary, dir, "LD_PRELOAD="+shim, "FAKECLOCK="+cell.path)
+	clock := NewClock(t, filepath.Join(dir, "clock"))
+	addr := launch(t, binary, dir, "LD_PRELOAD="+shim, "FAKECLOCK="+clock.path)
+	return Attach(t, name(binary), addr, connect(t, addr), clock)
+}
 
-	s := &Server{Name: name(binary), Addr: addr}
+// Attach makes a Server of one that the test has started itself. It must run under the shim of Shim, with
+// FAKECLOCK naming the clock's file; then its time is set to Epoch. A nil clock means that its time runs: then
+// SetTime fails the test. The client stays the caller's to close.
+func Attach(t testing.TB, name, addr string, client rueidis.Client, clock *Clock) *Server {
+	t.Helper()
+	s := &Server{Name: name, Addr: addr, Client: client, t: t}
+	if clock == nil {
+		s.setTime = func(int64) { t.Fatal(name + ": its clock can't be set") }
+		return s
+	}
 	s.setTime = func(us int64) {
 		ctx := context.Background()
-		if us < cell.us {
+		if us < clock.us {
 			// What has expired by now must not come back with the old time: Redis deletes it only when it
 			// is touched or when its cron comes by, which the test can't see.
 			if err := touchAll(ctx, s.Client); err != nil {
 				t.Fatalf("%s: SCAN before the clock goes back: %v", s.Name, err)
 			}
 		}
-		if err := cell.set(us); err != nil {
+		if err := clock.set(us); err != nil {
 			t.Fatalf("%s: move the clock: %v", s.Name, err)
 		}
 		got, err := s.Client.Do(ctx, s.Client.B().Time().Build()).AsStrSlice()
@@ -59,7 +70,8 @@ func Redis(t testing.TB, binary string) *Server {
 			t.Fatalf("%s does not follow the clock: TIME = %v, %v, want %s", s.Name, got, err, want)
 		}
 	}
-	return s.start(t)
+	s.SetTime(Epoch)
+	return s
 }
 
 // launch starts the process and returns its address once it answers. The port is chosen free, but
@@ -182,8 +194,12 @@ func name(binary string) string {
 	return filepath.Base(binary)
 }
 
-// compileShim compiles fakeclock.c and returns the library's path. The name holds the source's digest, so it
-// is compiled once for a version of the source; the rename makes it whole for others who look for it at once.
+// Shim compiles the clock shim for this machine (Linux, glibc, cc or $CC) and returns the library's path, to be
+// preloaded into a server with LD_PRELOAD.
+func Shim() (string, error) { return compileShim() }
+
+// The name holds the source's digest, so it is compiled once for a version of the source; the rename makes it
+// whole for others who look for it at once.
 var compileShim = sync.OnceValues(func() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -217,21 +233,23 @@ var compileShim = sync.OnceValues(func() (string, error) {
 	return lib, os.Rename(out, lib)
 })
 
-// cell is the file that the shim maps: 8 bytes, the time in microseconds, little-endian.
-type cell struct {
+// Clock is the time of servers under the shim. It is the file that the shim maps: 8 bytes, the time in microseconds since the
+// epoch, little-endian.
+type Clock struct {
 	path string
 	file *os.File
 	us   int64
 }
 
-func newCell(t testing.TB, path string) *cell {
+// NewClock makes the file at path, with the time at Epoch. The server's FAKECLOCK must name it.
+func NewClock(t testing.TB, path string) *Clock {
 	t.Helper()
 	file, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = file.Close() })
-	c := &cell{path: path, file: file}
+	c := &Clock{path: path, file: file}
 	if err := c.set(Epoch); err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +257,7 @@ func newCell(t testing.TB, path string) *cell {
 }
 
 // set is one write of eight aligned bytes; the server sees them in its mapping of the same page.
-func (c *cell) set(us int64) error {
+func (c *Clock) set(us int64) error {
 	c.us = us
 	_, err := c.file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(us)), 0)
 	return err

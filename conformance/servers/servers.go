@@ -121,18 +121,16 @@ func find() string {
 	return ""
 }
 
-// start finishes a server that answers at Addr: it connects the client and sets the clock to Epoch.
-func (s *Server) start(t testing.TB) *Server {
+// connect returns a client of the server that answers at addr, closed when the test ends.
+func connect(t testing.TB, addr string) rueidis.Client {
 	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress:  []string{s.Addr},
+		InitAddress:  []string{addr},
 		DisableCache: true, // miniredis has no client tracking
 	})
 	if err != nil {
-		t.Fatalf("%s: connect to %s: %v", s.Name, s.Addr, err)
+		t.Fatalf("connect to %s: %v", addr, err)
 	}
 	t.Cleanup(client.Close)
-	s.t, s.Client = t, client
-	s.SetTime(Epoch)
-	return s
+	return client
 }

@@ -185,53 +185,55 @@ func TestScriptsIsThisRepositorys(t *testing.T) {
 	}
 }
 
-// fatal is a testing.TB that notes the message of Fatal instead of ending the test.
-type fatal struct {
+// listener is a testing.TB that notes what is logged, and the message of Fatal instead of ending the test.
+type listener struct {
 	testing.TB
-	message string
+	logged, fatal string
 }
 
-func (f *fatal) Helper() {}
+func (l *listener) Helper() {}
 
-func (f *fatal) Fatal(args ...any) {
-	f.message = fmt.Sprint(args...)
-	panic(f)
+func (l *listener) Log(args ...any) { l.logged += fmt.Sprint(args...) }
+
+func (l *listener) Fatal(args ...any) {
+	l.fatal = fmt.Sprint(args...)
+	panic(l)
 }
 
-func TestARequiredRedisThatIsMissingFails(t *testing.T) {
+func TestAMissingRedisIsLoudAndFailsIfRequired(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("SLUICE_SERVERS", "")
 	t.Setenv("SLUICE_REDIS_SERVER", "")
 	t.Setenv("SLUICE_REQUIRE_REDIS", "")
-	if got := All(t); len(got) != 1 || got[0].Name != "miniredis" {
+	l := &listener{TB: t}
+	if got := All(l); len(got) != 1 || got[0].Name != "miniredis" {
 		t.Errorf("without a redis-server there are %d servers, want miniredis alone", len(got))
+	}
+	if !strings.Contains(l.logged, "NOT RUN ON A REAL SERVER") {
+		t.Errorf("without a redis-server All logged %q", l.logged)
 	}
 
 	t.Setenv("SLUICE_REQUIRE_REDIS", "1")
-	f := &fatal{TB: t}
 	func() {
 		defer func() {
-			if r := recover(); r != nil && r != f {
+			if r := recover(); r != nil && r != l {
 				panic(r)
 			}
 		}()
-		All(f)
+		All(l)
 	}()
-	if !strings.Contains(f.message, "no redis-server") {
-		t.Errorf("with SLUICE_REQUIRE_REDIS=1 All ended with %q", f.message)
+	if !strings.Contains(l.fatal, "no redis-server") {
+		t.Errorf("with SLUICE_REQUIRE_REDIS=1 All ended with %q", l.fatal)
 	}
 }
 
-func TestTheProcessIsGoneAfterTheTest(t *testing.T) {
-	binary := find()
-	if binary == "" {
-		t.Log("NOT RUN: no redis-server")
-		return
-	}
-	var addr string
-	t.Run("inner", func(t *testing.T) { addr = Redis(t, binary).Addr })
-	if ping(addr) {
-		t.Errorf("the server at %s still answers after its test", addr)
+func TestServersAreGoneAfterTheirTest(t *testing.T) {
+	var all []*Server
+	t.Run("inner", func(t *testing.T) { all = All(t) })
+	for _, s := range all {
+		if ping(s.Addr) {
+			t.Errorf("%s at %s still answers after its test", s.Name, s.Addr)
+		}
 	}
 }
 
