@@ -28,9 +28,9 @@ var (
 )
 
 const (
-	slidingLogSHA1     = "90ea2a7808848e6c4f3d6092b7a33dd2b5d81738"
-	slidingCounterSHA1 = "6bc0608d1fa60e262fd87018c896245e861ef018"
-	tokenBucketSHA1    = "45903fd151bded9cc6a9ed3e7675ca07864ed748"
+	slidingLogSHA1     = "958dcfe3defe5f9e8b619704d30e07762b480188"
+	slidingCounterSHA1 = "328d180698e0eb3e0717f36c73bf00dcbeea67fe"
+	tokenBucketSHA1    = "c622dbe9cd34cf17fd1b565af67f05a76e5c6b5f"
 )
 
 type script struct {

@@ -1,6 +1,6 @@
--- Sluice sliding log: exact. Whatever was admitted in (now - window, now] counts, nothing else does.
+-- Sluice sliding log: exact. What was admitted in (now - window, now] counts, and nothing else does.
 --
--- KEYS[1]  the log's state                          sluice:{<subject digest>}:<policy>
+-- KEYS[1]  the state of one limit                   sluice:{<subject digest>}:<policy>
 -- ARGV[1]  operation   take | peek | settle
 -- ARGV[2]  cost        units. take, peek: 0 to 10^9. settle: actual - charged, -10^9 to 10^9
 -- ARGV[3]  limit       units in any window, 1 to 10^9
@@ -8,221 +8,236 @@
 -- ARGV[5]  receipt     settle only: reply[5] of the take being settled, 0 = none
 --
 -- Reply    [1] allowed         1 or 0 (settle: always 1)
---          [2] remaining       units free after this call, never negative
+--          [2] remaining       whole units free after this call, never negative
 --          [3] retry_after_ms  0 if allowed, else the least wait that admits this call; -1 if cost > limit
---          [4] reset_after_ms  the least wait until the whole limit is free, 0 if it is
+--          [4] reset_after_ms  the least wait until the whole limit is free, 0 if it is now
 --          [5] server_time_us  TIME as read by this call, the receipt for settle
 --
 -- Errors   SLUICEARG <argument> must be <range>     nothing was read or written
 --          SLUICESTATE KEYS[1] ...                  the key holds something else, nothing was written
--- Needs    Redis >= 6.0 or Valkey; ZADD, ZCARD, ZCOUNT, ZRANGE, ZREM, ZREMRANGEBYRANK, PEXPIREAT, UNLINK, TIME.
---          Only KEYS[1] is touched.
+-- Needs    Redis >= 6.0 or Valkey. Commands: TIME, ZRANGE, ZCARD, ZCOUNT, ZADD, ZREM,
+--          ZREMRANGEBYRANK, PEXPIREAT, UNLINK.
+--          No key but KEYS[1] is touched.
 --
 -- State    a sorted set. Its first member, at score 0, is "log:<window_ms>:<until>:<base>": the window of the last
 --          change, the moment (ms) at which the key expires, and the running total up to which units are forgotten or
---          given back. Then one member for each charge, whatever its cost: score = its time (us), "<total>:<cost>" =
---          the running total with it (16 digits, so that equal times sort by total) and its own units.
+--          given back. Then one member for each charge, whatever its cost, with its time (us) as the score: the time
+--          (14 digits), the running total with it (13 digits, so that equal times sort by total) and its own units,
+--          all hexadecimal and without a gap: it is short, and a score is dear to read.
 
-local floor = math.floor
-
--- [shared: arguments]
-local BILLION = 1000000000
-local MAX_MS = 31622400000 -- 366 days
-local MAX_RECEIPT = 9007199254740991 -- 2^53 - 1
-
-local function refuse(argument, range)
-  return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. range)
+-- [shared: refuse]
+-- The error that names an argument and its range.
+local function refuse(argument)
+  local ranges = {
+    KEYS = 'one key',
+    ARGV = 'an operation, a cost, the policy, and for settle a receipt',
+    operation = 'take, peek or settle',
+    cost = 'an integer from 0 to 1000000000 (settle: from -1000000000)',
+    limit = 'an integer from 1 to 1000000000',
+    window_ms = 'an integer from 1 to 31622400000',
+    capacity = 'an integer from 1 to 1000000000',
+    refill = 'an integer from 1 to 1000000000',
+    period_ms = 'an integer from 1 to 31622400000, and the bucket full again within 31622400000 ms',
+    receipt = 'an integer from 0 to 9007199254740991',
+  }
+  return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. ranges[argument])
 end
 
--- The integer that a text of digits stands for, or nil. tonumber alone would take 1e3, 0x10, ' 5' and nan.
-local function integer(text, least, most)
-  if not string.find(text, '^%d+$') then return nil end
-  local number = tonumber(text)
-  if number < least or number > most then return nil end
-  return number
-end
-
--- The cost and the receipt, which mean the same to every algorithm, or nil and the error.
-local function read_cost(operation, cost, receipt)
-  if operation ~= 'settle' then
-    local units = integer(cost, 0, BILLION)
-    if not units then return nil, refuse('cost', 'an integer from 0 to 1000000000') end
-    return units, 0
+-- Which of the named arguments, from ARGV[2] on, is not made of digits.
+local function malformed(names)
+  for i, name in ipairs(names) do
+    local digits = name == 'cost' and ARGV[1] == 'settle' and '^%-?%d+$' or '^%d+$'
+    if not string.find(ARGV[i + 1], digits) then return name end
   end
-  local sign, digits = string.match(cost, '^(%-?)(%d+)$')
-  local units = digits and integer(digits, 0, BILLION)
-  if not units then return nil, refuse('cost', 'an integer from -1000000000 to 1000000000') end
-  receipt = integer(receipt, 0, MAX_RECEIPT)
-  if not receipt then return nil, refuse('receipt', 'an integer from 0 to 9007199254740991') end
-  return sign == '-' and -units or units, receipt
 end
 -- [end]
 
 -- [shared: foreign]
 -- The error for a key that holds something else. A read that failed for another reason (no permission, say) keeps its
 -- own error.
-local function foreign(failure, kind)
-  if failure.err and not string.find(failure.err, '^WRONGTYPE') then return failure end
+local function foreign(state, kind)
+  if type(state) == 'table' and state.err and not string.find(state.err, '^WRONGTYPE') then return state end
   return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a ' .. kind)
 end
 -- [end]
 
--- [algorithm: sliding_log]
-local MAX_USED = 1000000000000 -- debts end here, a thousand times the largest limit
-local WRAP = 1000000000000000 -- running totals are kept below this, a thousand times what can be in use
-local TRIM = 100 -- dead entries that one call removes at the most, so that no call stalls the server
+-- [shared: wait]
+-- Milliseconds from `now` until `time` (both us), rounded up, but no longer than a state is known that ends at `expiry`
+-- (ms), if there is one.
+local function wait(now, time, expiry)
+  if expiry and expiry * 1000 < time then time = expiry * 1000 end
+  local us = time - now + 999
+  return (us - us % 1000) / 1000
+end
+-- [end]
 
--- Decides one call at the server time `now` (us). Returns the reply, and a function that writes the new state where
--- there is anything to write; or the error.
+-- [algorithm: sliding_log]
+-- The time (us), the running total and the units of an entry; nil if the member is none. Running totals wrap around at
+-- 10^15, a thousand times what can be in use, so a difference modulo 10^15 is never ambiguous.
+local function log_entry(member)
+  if not string.find(member, '^%x+$') or #member < 28 then return nil end
+  local sub = string.sub
+  return tonumber(sub(member, 1, 14), 16), tonumber(sub(member, 15, 27), 16), tonumber(sub(member, 28), 16)
+end
+
+-- The time and the rank of the first entry with which `units` have passed since the running total was `base`, where
+-- `used` have passed with the newest; nil if a member is no entry. It lies after rank `dead`. The oldest entry is tried
+-- first, then a guess by proportion, which is right where costs are alike, then growing steps from there.
+local function log_passing(key, base, used, units, dead, newest)
+  local low, high, time = dead, redis.call('ZCARD', key) - 1, newest -- not passed at low, passed at high
+  local guess = low + 1
+  local proportion, step = low + math.ceil((high - low) * units / used), 1
+  while high - low > 1 do
+    local at, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
+    if not at then return nil end
+    local passed = (total - base) % 1000000000000000
+    local found = passed >= units and passed <= used -- before the base it wraps around, far above what is used
+    if found then high, time = guess, at else low = guess end
+    local middle = math.floor((low + high) / 2)
+    if proportion then
+      guess, proportion = math.min(math.max(proportion, low + 1), high - 1), nil
+    else
+      guess = found and math.max(high - step, middle) or math.min(low + step, middle)
+      step = step * 2
+    end
+  end
+  return time, high
+end
+
+-- Decides one call at the server time `now` (us) and writes nothing. Returns the reply, or an error; then what
+-- `log_store` takes.
 local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
   local window = window_ms * 1000
-  local now_ms = floor(now / 1000)
+  local now_ms = (now - now % 1000) / 1000
 
-  local at = now
-  local total, used = 0, 0 -- the running total, and the units of it that count
+  local at, expiry = now, nil -- expiry: of a log in which entries count
+  local base, used = 0, 0 -- the running total before the units that count, and those
   local newest -- the time of the newest entry
-  local oldest_total, oldest_time -- of the oldest entry that counts
   local dead = 0 -- entries at the front that count no more
-  local header, header_window, expiry
-  local first = redis.pcall('ZRANGE', key, 0, 1, 'WITHSCORES')
-  if first.err then return foreign(first, 'sliding log') end
-  local exists = #first > 0
-  if exists then
-    local w, u, b = string.match(first[1], '^log:(%d+):(%d+):(%d+)$')
-    local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
-    local last_total = string.match(last[1], '^(%d+):%d+$')
-    if not w or not last_total then return foreign({}, 'sliding log') end
-    newest = tonumber(last[2])
+  local header, header_window
+  local front = redis.pcall('ZRANGE', key, 0, 2)
+  local first = front[1]
+  if front.err then return foreign(front, 'sliding log') end
+  if first then
+    local w, u, b = string.match(first, '^log:(%d+):(%d+):(%d+)$')
+    local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
+    local time, oldest, units = log_entry(front[2] or '')
+    if not w or not last or not time then return foreign(front, 'sliding log') end
     -- A log from the future stands still for up to one window, and is discarded beyond.
-    if now_ms < tonumber(u) and newest - now <= window then
-      header, header_window, expiry = first[1], tonumber(w), tonumber(u)
-      if newest > at then at = newest end
+    if now_ms < u + 0 and last - now <= window then
+      if last > at then at = last end
       -- The last change forgot what was outside its own window, so a longer one now does not bring it back.
-      local cut = math.max(at - window, newest - header_window * 1000)
-      local oldest, oldest_score = first[3], tonumber(first[4])
-      if oldest_score <= cut then
-        dead = redis.call('ZCOUNT', key, 1, string.format('%.0f', cut))
-        local entry = redis.call('ZRANGE', key, dead + 1, dead + 1, 'WITHSCORES')
-        oldest, oldest_score = entry[1], tonumber(entry[2])
+      local cut = math.max(at - window, last - w * 1000)
+      if time <= cut and front[3] then
+        dead = 1
+        time, oldest, units = log_entry(front[3])
+        if not time then return foreign(front, 'sliding log') end
+        if time <= cut then
+          dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
+          local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
+          if member then time, oldest, units = log_entry(member) end
+          if not time then return foreign(front, 'sliding log') end
+        end
       end
-      if oldest then
-        total = tonumber(last_total)
-        local entry_total, entry_cost = string.match(oldest, '^(%d+):(%d+)$')
-        if not entry_total then return foreign({}, 'sliding log') end
-        oldest_total, oldest_time = tonumber(entry_total), oldest_score
-        used = math.min((total - oldest_total) % WRAP + tonumber(entry_cost), (total - tonumber(b)) % WRAP)
+      if time > cut then
+        used = math.min((total - oldest) % 1000000000000000 + units, (total - b) % 1000000000000000)
+        base, newest = total - used, last
+        header, header_window, expiry = first, w + 0, u + 0
       end
     end
   end
 
-  -- The first entry with which `units` of those that count have passed, and its rank.
-  local function entry_with(units)
-    local base = total - used
-    local function passed(entry_total)
-      local sum = (entry_total - base) % WRAP
-      return sum <= used and sum >= units -- an entry before the base wraps around, far above what is used
-    end
-    if passed(oldest_total) then return oldest_time, dead + 1 end
-    local low, high = dead + 1, redis.call('ZCARD', key) - 1 -- not passed at low, passed at high
-    local time = newest
-    while high - low > 1 do
-      local middle = floor((low + high) / 2)
-      local entry = redis.call('ZRANGE', key, middle, middle, 'WITHSCORES')
-      if passed(tonumber(string.sub(entry[1], 1, 16))) then
-        high, time = middle, tonumber(entry[2])
-      else
-        low = middle
-      end
-    end
-    return time, high
-  end
-
-  -- Milliseconds from now until an entry of that time leaves, but no longer than the log is known.
-  local function wait_ms(time)
-    local leaves = time + window
-    if expiry and expiry * 1000 < leaves then leaves = expiry * 1000 end
-    return floor((leaves - now + 999) / 1000)
-  end
-
-  local allowed, retry, write = 1, 0, nil
-  local charge, refund = 0, 0
+  local allowed, retry, charge, refund = 1, 0, 0, 0
   if operation == 'settle' then
     if cost > 0 then
-      charge = math.min(cost, MAX_USED - used)
+      charge = math.min(cost, 1000000000000 - used) -- debts end here, a thousand times the largest limit
     elseif receipt == 0 or (receipt > now - window and receipt <= now + window) then
       refund = math.min(-cost, used)
     end
   elseif used + cost <= limit then
     if operation == 'take' then charge = cost end
   else
-    allowed = 0
-    if cost > limit then
-      retry = -1
-    else
-      retry = wait_ms((entry_with(used + cost - limit)))
+    allowed, retry = 0, -1
+    if cost <= limit then
+      local time = log_passing(key, base, used, used + cost - limit, dead, newest)
+      if not time then return foreign(front, 'sliding log') end
+      retry = wait(now, time + window, expiry)
     end
   end
 
+  local clear, stamp, member, text, moved
   if charge > 0 or refund > 0 then
-    local base = (total - used + refund) % WRAP
-    local fresh = used == 0
-    if fresh then total, base = 0, 0 end
-    if refund > 0 and refund < used then
-      local _, rank = entry_with(refund + 1)
+    clear = first and not header or refund == used and charge == 0
+    if refund > 0 and not clear then
+      local time, rank = log_passing(key, base, used, refund + 1, dead, newest)
+      if not time then return foreign(front, 'sliding log') end
       dead = rank - 1
     end
-    used = used + charge - refund
+    base, used = base + refund, used - refund
     if charge > 0 then
-      total = total + charge
-      -- Never within one microsecond, where the totals give the order.
-      if total >= WRAP and at ~= newest then total = total - WRAP end
-      if total > 9000000000000000 then
-        return redis.error_reply('SLUICESTATE KEYS[1] has had more than 8 * 10^15 units charged in one microsecond')
+      local total = base + used + charge
+      -- Not within one microsecond, where the totals give the order: there is room for 3 * 10^15 more.
+      if total >= 1000000000000000 and at ~= newest then
+        base, total = base - 1000000000000000, total - 1000000000000000
       end
-      newest = at
+      if total >= 4500000000000000 then return foreign(front, 'sliding log with room in this microsecond') end
+      newest, used = at, used + charge
+      stamp, member = string.format('%d', at), string.format('%014x%013x%x', at, total, charge)
     end
-    local need, most = floor((newest + window + 999) / 1000), now_ms + 2 * window_ms
-    local kept = not fresh and need <= expiry and expiry <= most
-    if not kept then expiry = math.max(need, most) end
-    write = function()
-      if used == 0 then return redis.call('UNLINK', key) end
-      if fresh and exists then redis.call('UNLINK', key) end
-      if charge > 0 then
-        redis.call('ZADD', key, string.format('%.0f', at), string.format('%016.0f:%.0f', total, charge))
+    if used > 0 then
+      local need = newest + window + 999
+      need = (need - need % 1000) / 1000
+      local most = now_ms + 2 * window_ms
+      if not expiry or expiry < need or expiry > most then
+        moved = math.max(need, most)
+        expiry = moved
       end
-      if not kept or refund > 0 or header_window ~= window_ms then
-        local text = string.format('log:%.0f:%.0f:%.0f', window_ms, expiry, base)
-        if text ~= header then
-          redis.call('ZADD', key, 0, text)
-          if not fresh then redis.call('ZREM', key, header) end
-        end
-        if not kept then redis.call('PEXPIREAT', key, string.format('%.0f', expiry)) end
+      if moved or refund > 0 or header_window ~= window_ms then
+        text = string.format('log:%d:%d:%d', window_ms, expiry, base % 1000000000000000)
       end
-      if not fresh and dead > 0 then redis.call('ZREMRANGEBYRANK', key, 1, math.min(dead, TRIM)) end
     end
   end
-  return {allowed, used < limit and limit - used or 0, retry, used > 0 and wait_ms(newest) or 0, now}, write
+  local reset = used > 0 and wait(now, newest + window, expiry) or 0
+  local reply = {allowed, used < limit and limit - used or 0, retry, reset, now}
+  return reply, clear, stamp, member, text, header, moved, dead
+end
+
+-- Writes what was decided: no log any more, an entry, another header, another expiry; and clears away entries at the
+-- front that count no more, only so many that no call holds up the server.
+local function log_store(key, clear, stamp, member, text, header, expiry, dead)
+  if clear then
+    redis.call('UNLINK', key)
+    dead = 0
+  end
+  if member then redis.call('ZADD', key, stamp, member) end
+  if text and text ~= header then
+    redis.call('ZADD', key, 0, text)
+    if header then redis.call('ZREM', key, header) end
+  end
+  if expiry then redis.call('PEXPIREAT', key, string.format('%d', expiry)) end
+  if dead > 0 and (member or text) then redis.call('ZREMRANGEBYRANK', key, 1, math.min(dead, 100)) end
 end
 -- [end]
 
 -- [main]
 local operation = ARGV[1]
-if #KEYS ~= 1 then return refuse('KEYS', 'exactly one key') end
-if operation ~= 'take' and operation ~= 'peek' and operation ~= 'settle' then
-  return refuse('operation', 'take, peek or settle')
+local settles = operation == 'settle'
+if #KEYS ~= 1 then return refuse('KEYS') end
+if not settles and operation ~= 'take' and operation ~= 'peek' then return refuse('operation') end
+if #ARGV ~= (settles and 5 or 4) then return refuse('ARGV') end
+if not string.find(table.concat(ARGV, ' ', 2), settles and '^%-?%d+ %d+ %d+ %d+$' or '^%d+ %d+ %d+$') then
+  return refuse(malformed({'cost', 'limit', 'window_ms', 'receipt'}))
 end
-if #ARGV ~= (operation == 'settle' and 5 or 4) then
-  return refuse('ARGV', 'operation cost limit window_ms, and for settle a receipt')
-end
-local cost, receipt = read_cost(operation, ARGV[2], ARGV[5])
-if not cost then return receipt end
-local limit = integer(ARGV[3], 1, BILLION)
-if not limit then return refuse('limit', 'an integer from 1 to 1000000000') end
-local window_ms = integer(ARGV[4], 1, MAX_MS)
-if not window_ms then return refuse('window_ms', 'an integer from 1 to 31622400000') end
+local cost, limit, window_ms = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
+local receipt = settles and ARGV[5] + 0 or 0
+if cost > 1000000000 or cost < -1000000000 then return refuse('cost') end
+if limit < 1 or limit > 1000000000 then return refuse('limit') end
+if window_ms < 1 or window_ms > 31622400000 then return refuse('window_ms') end
+if receipt > 9007199254740991 then return refuse('receipt') end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local reply, write = sliding_log(now, KEYS[1], operation, cost, receipt, limit, window_ms)
-if write then write() end
+local reply, clear, stamp, member, text, header, expiry, dead =
+  sliding_log(now, KEYS[1], operation, cost, receipt, limit, window_ms)
+if clear or member or text then log_store(KEYS[1], clear, stamp, member, text, header, expiry, dead) end
 return reply
