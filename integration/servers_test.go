@@ -1,0 +1,215 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/sluicego/sluice"
+	"github.com/sluicego/sluice/conformance/servers"
+	"github.com/sluicego/sluice/integration/containers"
+	"github.com/sluicego/sluice/integration/images"
+)
+
+// TestServers runs on each server version what the scripts and the API have to show on every one.
+func TestServers(t *testing.T) {
+	for _, image := range images.All() {
+		t.Run(image.String(), func(t *testing.T) {
+			s := containers.Clocked(t, image, nil)
+			t.Run("digests", func(t *testing.T) { digests(t, s.Client) })
+			for name, resp2 := range map[string]bool{"RESP2": true, "RESP3": false} {
+				t.Run(name, func(t *testing.T) {
+					client := dial(t, s.Addr, func(o *rueidis.ClientOption) { o.AlwaysRESP2 = resp2 })
+					t.Run("API", func(t *testing.T) { api(t, s, client, image.HoldsClock()) })
+					t.Run("script flush", func(t *testing.T) { scriptFlush(t, s, client) })
+				})
+			}
+			t.Run("expiry", func(t *testing.T) { expiry(t, s, image.HoldsClock()) })
+		})
+	}
+}
+
+// dial connects a client, closed when the test ends.
+func dial(t testing.TB, addr string, change func(*rueidis.ClientOption)) rueidis.Client {
+	t.Helper()
+	option := rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true}
+	if change != nil {
+		change(&option)
+	}
+	client, err := rueidis.NewClient(option)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// digests: the server computes the digests of scripts/SHA1SUMS.
+func digests(t *testing.T, client rueidis.Client) {
+	sums, err := os.ReadFile(filepath.Join(servers.Scripts(), "SHA1SUMS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(bytes.NewReader(sums))
+	known := 0
+	for lines.Scan() {
+		want, file, ok := strings.Cut(lines.Text(), "  ")
+		if !ok {
+			t.Fatalf("SHA1SUMS: %q", lines.Text())
+		}
+		text, err := os.ReadFile(filepath.Join(servers.Scripts(), file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := client.Do(t.Context(), client.B().ScriptLoad().Script(string(text)).Build()).ToString()
+		if err != nil || got != want {
+			t.Errorf("SCRIPT LOAD %s = %q, %v, want %s", file, got, err, want)
+		}
+		known++
+	}
+	if known == 0 {
+		t.Error("SHA1SUMS is empty")
+	}
+}
+
+// api: every verb tells what the model does. While the clock is held it moves forward by up to a window at each step.
+func api(t *testing.T, s *servers.Server, client rueidis.Client, held bool) {
+	limits := []limit{
+		logOf(7, 50*time.Millisecond), counterOf(9, 40*time.Millisecond), bucketOf(10, 3, 30*time.Millisecond),
+		logOf(1_000_000_000, 31*24*time.Hour), counterOf(1_000_000_000, time.Hour), bucketOf(999_999_937, 12_345, time.Second),
+	}
+	now := servers.Epoch
+	advance := func(r *rand.Rand) {}
+	if held {
+		s.SetTime(now)
+		advance = func(r *rand.Rand) {
+			now += r.Int64N(20_000)
+			s.SetTime(now)
+		}
+	}
+	walk(t, newLimiter(t, client, sluice.Config{}), 500, limits, advance)
+}
+
+// scriptFlush: callers never notice that the server forgets its scripts, and each charge counts once.
+func scriptFlush(t *testing.T, s *servers.Server, client rueidis.Client) {
+	const callers, calls, units = 20, 40, 500
+	for _, lim := range []limit{logOf(units, time.Hour), counterOf(units, time.Hour), bucketOf(units, 1, 72*time.Hour/units)} {
+		l := newLimiter(t, client, sluice.Config{Prefix: fmt.Sprintf("flush%d", rand.Uint64())})
+		flush := func() {
+			if err := s.Client.Do(context.Background(), s.Client.B().ScriptFlush().Build()).Error(); err != nil {
+				t.Error(err)
+			}
+		}
+		flush()
+		var admitted atomic.Int64
+		var wg sync.WaitGroup
+		for caller := range callers {
+			wg.Go(func() {
+				for call := range calls {
+					if (caller*calls+call)%10 == 0 {
+						flush()
+					}
+					outcomes := l.Batch(t.Context(), sluice.Request{Key: "k", Policy: lim.policy, Cost: 1})
+					if call%2 == 0 {
+						res, err := l.Allow(t.Context(), "k", lim.policy)
+						outcomes = append(outcomes, sluice.Outcome{Result: res, Err: err})
+					}
+					for _, o := range outcomes {
+						if o.Err != nil {
+							t.Errorf("%s: %v", lim.policy, o.Err)
+						}
+						if o.Result.Allowed {
+							admitted.Add(1)
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if got := admitted.Load(); got != units {
+			t.Errorf("%s: %d admitted under SCRIPT FLUSH, want %d", lim.policy, got, units)
+		}
+		res, err := l.Peek(t.Context(), "k", lim.policy, 1)
+		if err != nil || res.Allowed || res.Remaining != 0 {
+			t.Errorf("%s: afterwards %+v, %v", lim.policy, res, err)
+		}
+	}
+}
+
+// expiry: every key expires within its bound, and after two idle windows none is left.
+func expiry(t *testing.T, s *servers.Server, held bool) {
+	const window = 200 * time.Millisecond
+	limits := []limit{logOf(20, window), counterOf(20, window), bucketOf(20, 20, window)}
+	l := newLimiter(t, s.Client, sluice.Config{Prefix: "expiry"})
+	s.Flush(t)
+	now := servers.Epoch
+	if held {
+		s.SetTime(now)
+	}
+	seen := 0
+	for range 10 {
+		walk(t, l, 50, limits, func(r *rand.Rand) {
+			if held {
+				now += r.Int64N(10_000)
+				s.SetTime(now)
+			}
+		})
+		for _, key := range keys(t, s.Client) {
+			ttl, err := s.Client.Do(t.Context(), s.Client.B().Pttl().Key(key).Build()).AsInt64()
+			if err != nil || ttl == -1 || ttl > 2*window.Milliseconds() {
+				t.Errorf("PTTL of %s = %d, %v, want at most two windows", key, ttl, err)
+			}
+			if ttl >= 0 {
+				seen++
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no key was seen alive")
+	}
+	if held {
+		s.SetTime(now + (2*window + time.Millisecond).Microseconds())
+	}
+	// Keys that nobody touches are found by the server's own clock and pace.
+	deadline := time.Now().Add(20 * time.Second)
+	left := keys(t, s.Client)
+	for len(left) > 0 && time.Now().Before(deadline) {
+		for _, key := range left { // a look is enough to remove what has expired
+			s.Client.Do(t.Context(), s.Client.B().Exists().Key(key).Build())
+		}
+		if !held {
+			time.Sleep(window / 4)
+		}
+		left = keys(t, s.Client)
+	}
+	if len(left) > 0 {
+		t.Errorf("still there after two idle windows: %q", left)
+	}
+}
+
+// keys lists every key of a server that the test has started.
+func keys(t *testing.T, client rueidis.Client) []string {
+	t.Helper()
+	var all []string
+	for cursor := uint64(0); ; {
+		page, err := client.Do(t.Context(), client.B().Scan().Cursor(cursor).Count(10_000).Build()).AsScanEntry()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, page.Elements...)
+		if cursor = page.Cursor; cursor == 0 {
+			return all
+		}
+	}
+}
