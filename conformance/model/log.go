@@ -1,5 +1,7 @@
 package model
 
+import "slices"
+
 // entry is one admitted charge of the sliding log.
 type entry struct {
 	timeUS int64
@@ -15,13 +17,11 @@ type logUsage struct {
 func (l logUsage) lastUS() int64 { return l.entries[len(l.entries)-1].timeUS }
 
 func (l logUsage) at(us int64, p Policy) usage {
-	out := logUsage{atUS: us}
-	for _, e := range l.entries {
-		if e.timeUS > us-p.spanUS() {
-			out.entries = append(out.entries, e)
-		}
+	gone := 0
+	for gone < len(l.entries) && l.entries[gone].timeUS <= us-p.spanUS() {
+		gone++
 	}
-	return out
+	return logUsage{us, l.entries[gone:]}
 }
 
 func (l logUsage) used() int64 {
@@ -37,9 +37,7 @@ func (l logUsage) charge(units int64, _ Policy) (usage, bool) {
 	if units == 0 {
 		return l, false
 	}
-	out := logUsage{atUS: l.atUS, entries: append([]entry(nil), l.entries...)}
-	out.entries = append(out.entries, entry{l.atUS, units})
-	return out, true
+	return logUsage{l.atUS, append(slices.Clip(l.entries), entry{l.atUS, units})}, true
 }
 
 func (l logUsage) refund(units int64, receiptUS, nowUS int64, p Policy) (usage, bool) {
