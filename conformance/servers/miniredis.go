@@ -16,7 +16,8 @@ func Miniredis(t testing.TB) *Server {
 	clock := &miniClock{redis: miniredis.RunT(t)}
 	clock.redis.Server().SetPreHook(clock.time)
 	addr := clock.redis.Addr()
-	s := &Server{Name: "miniredis", Addr: addr, Client: connect(t, addr), t: t, setTime: clock.set}
+	client := connect(t, "redis://"+addr)
+	s := &Server{Name: "miniredis", Addr: addr, Client: client, Caller: client, t: t, setTime: clock.set}
 	s.SetTime(Epoch)
 	return s
 }
@@ -40,9 +41,9 @@ func (c *miniClock) time(peer *server.Peer, cmd string, _ ...string) bool {
 	return true
 }
 
-// lastMillisecond is the life of a key whose expiry is this very millisecond: Redis keeps it until the
+// lastBreath is the life of a key whose expiry is this very millisecond: Redis keeps it until the
 // millisecond is over and its PTTL is 0. Miniredis takes a life of zero for no expiry at all.
-const lastMillisecond = time.Nanosecond
+const lastBreath = time.Nanosecond
 
 func (c *miniClock) set(us int64) {
 	now := time.UnixMilli(us / 1000)
@@ -60,7 +61,7 @@ func (c *miniClock) set(us int64) {
 		case ttl > 0:
 			c.redis.SetTTL(key, ttl)
 		case ttl == 0:
-			c.redis.SetTTL(key, lastMillisecond)
+			c.redis.SetTTL(key, lastBreath)
 		default:
 			c.redis.Del(key)
 		}

@@ -39,7 +39,7 @@ func Redis(t testing.TB, binary string) *Server {
 	dir := t.TempDir()
 	clock := NewClock(t, filepath.Join(dir, "clock"))
 	addr := launch(t, binary, dir, "LD_PRELOAD="+shim, "FAKECLOCK="+clock.path)
-	return Attach(t, name(binary), addr, connect(t, addr), clock)
+	return Attach(t, name(binary), addr, connect(t, "redis://"+addr), clock)
 }
 
 // Attach makes a Server of one that the test has started itself. It must run under the shim of Shim, with
@@ -47,7 +47,7 @@ func Redis(t testing.TB, binary string) *Server {
 // SetTime fails the test. The client stays the caller's to close.
 func Attach(t testing.TB, name, addr string, client rueidis.Client, clock *Clock) *Server {
 	t.Helper()
-	s := &Server{Name: name, Addr: addr, Client: client, t: t}
+	s := &Server{Name: name, Addr: addr, Client: client, Caller: client, t: t}
 	if clock == nil {
 		s.setTime = func(int64) { t.Fatal(name + ": its clock can't be set") }
 		return s

@@ -28,6 +28,8 @@ type Server struct {
 	Addr string
 	// Client is connected to Addr. It is closed when the test ends.
 	Client rueidis.Client
+	// Caller is the client that calls the scripts: Client, or one of a user who may do nothing else.
+	Caller rueidis.Client
 
 	t       testing.TB
 	setTime func(us int64)
@@ -58,7 +60,7 @@ func (s *Server) Eval(ctx context.Context, script, key string, args ...string) (
 	if err != nil {
 		return nil, err
 	}
-	return s.Client.Do(ctx, s.Client.B().Eval().Script(text).Numkeys(1).Key(key).Arg(args...).Build()).AsIntSlice()
+	return s.Caller.Do(ctx, s.Caller.B().Eval().Script(text).Numkeys(1).Key(key).Arg(args...).Build()).AsIntSlice()
 }
 
 // Scripts is the directory that holds the .lua files: $SLUICE_SCRIPTS if it is set (a mutated copy, say),
@@ -91,8 +93,15 @@ func source(script string) (string, error) {
 // $SLUICE_REDIS_SERVER names its binary or a redis-server or valkey-server is on the PATH. Without one the
 // log says what is left out; with $SLUICE_REQUIRE_REDIS=1 the test fails instead. $SLUICE_SERVERS=miniredis
 // leaves the process out on purpose, for runs where only speed matters.
+//
+// With $SLUICE_SERVER_URL, of the form that rueidis.ParseURL reads, there is only that one server, which runs
+// already and belongs to the tests: in a container, say. $SLUICE_SERVER_NAME is its name, $SLUICE_SERVER_CLOCK
+// the file of its clock, and $SLUICE_SERVER_CALLER_URL, if set, the URL by which the scripts are called.
 func All(t testing.TB) []*Server {
 	t.Helper()
+	if url := os.Getenv("SLUICE_SERVER_URL"); url != "" {
+		return []*Server{running(t, url)}
+	}
 	all := []*Server{Miniredis(t)}
 	if os.Getenv("SLUICE_SERVERS") == "miniredis" {
 		return all
@@ -121,15 +130,33 @@ func find() string {
 	return ""
 }
 
-// connect returns a client of the server that answers at addr, closed when the test ends.
-func connect(t testing.TB, addr string) rueidis.Client {
+// running is the server at $SLUICE_SERVER_URL.
+func running(t testing.TB, url string) *Server {
 	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress:  []string{addr},
-		DisableCache: true, // miniredis has no client tracking
-	})
+	client := connect(t, url)
+	clock, err := openClock(os.Getenv("SLUICE_SERVER_CLOCK"))
 	if err != nil {
-		t.Fatalf("connect to %s: %v", addr, err)
+		t.Fatal(err)
+	}
+	t.Cleanup(clock.close)
+	s := Attach(t, os.Getenv("SLUICE_SERVER_NAME"), addr, client, clock)
+	if caller := os.Getenv("SLUICE_SERVER_CALLER_URL"); caller != "" {
+		s.Caller = connect(t, caller)
+	}
+	return s
+}
+
+// connect returns a client of the server at a URL, closed when the test ends.
+func connect(t testing.TB, url string) rueidis.Client {
+	t.Helper()
+	option, err := rueidis.ParseURL(url)
+	if err != nil {
+		t.Fatalf("%s: %v", url, err)
+	}
+	option.DisableCache = true // miniredis has no client tracking
+	client, err := rueidis.NewClient(option)
+	if err != nil {
+		t.Fatalf("connect to %s: %v", url, err)
 	}
 	t.Cleanup(client.Close)
 	return client

@@ -142,15 +142,15 @@ func verdict(w io.Writer, listed, ran *results, strict bool) error {
 	absent := slices.DeleteFunc(slices.Clone(listed.listed), func(id string) bool {
 		return slices.Contains(ran.passed, id) || slices.Contains(ran.failed, id) || slices.Contains(ran.skipped, id)
 	})
-	print := func(what string, ids []string) {
+	list := func(what string, ids []string) {
 		for _, id := range ids {
 			fmt.Fprintf(w, "%s: %s\n", what, id)
 		}
 	}
-	print("FAILED", ran.failed)
-	print("SKIPPED", ran.skipped)
-	print("LISTED, BUT DID NOT RUN", absent)
-	print("LEFT OUT", ran.leftOut)
+	list("FAILED", ran.failed)
+	list("SKIPPED", ran.skipped)
+	list("LISTED, BUT DID NOT RUN", absent)
+	list("LEFT OUT", ran.leftOut)
 	fmt.Fprintf(w, "%d tests passed (%d of %d at the top), %d failed, %d skipped\n",
 		len(ran.passed), len(listed.listed)-len(absent), len(listed.listed), len(ran.failed), len(ran.skipped))
 	switch missing := len(ran.skipped) + len(absent) + len(ran.leftOut); {

@@ -1,0 +1,110 @@
+# make test      everything; it installs what is missing (SLUICE_NO_INSTALL=1 forbids that) and says what it left out
+# make mutate    how many small changes to the Lua scripts the tests notice
+# make lint      golangci-lint and luacheck
+# make generate  writes the generated files anew
+#
+# SLUICE_REDIS_SERVER   a redis-server or valkey-server binary other than the one on the PATH
+# SLUICE_REQUIRE_ALL=1  whatever would be left out is a failure, as on CI
+# ACCESS_LOG            an access log of a real site for the example to replay; it is not part of the repository
+# FUZZTIME              how long each fuzz target runs, 3s
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := test
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+GOLANGCI_LINT_VERSION := v2.15.0
+GOLANGCI_LINT := build/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
+
+MODULES := . conformance examples
+PACKAGES := $(MODULES:%=./%/...)
+# The tests that run goroutines of ours. The others drive the scripts one call at a time, and miniredis' Lua is ten
+# times slower with the race detector.
+RACED := ./... ./conformance/servers ./examples/...
+
+FUZZTIME ?= 3s
+ACCESS_LOG ?= $(wildcard ../shared/data/access.log)
+export SLUICE_ACCESS_LOG := $(abspath $(ACCESS_LOG))
+
+ifeq ($(SLUICE_REQUIRE_ALL),1)
+export SLUICE_REQUIRE_REDIS := 1
+STRICT := -strict
+endif
+ifneq ($(shell command -v cc),)
+RACE := -race
+endif
+
+.PHONY: test checks lint lint-go lint-lua vet tidy generate generated unit fuzz example mutate setup left-out clean
+
+# The linter takes minutes to compile, once; the tests run meanwhile.
+test: setup
+	@$(MAKE) -j2 --output-sync=target checks lint
+	@$(MAKE) left-out
+
+checks:
+	@$(MAKE) -j1 vet tidy generated unit fuzz example
+
+setup:
+	@.ci/setup
+
+# What the setup could not provide, and so was not run.
+left-out:
+	@if [ -s build/left-out ]; then \
+		printf '\n*** LEFT OUT:\n'; sed 's/^/*** /' build/left-out; \
+		[ "$(SLUICE_REQUIRE_ALL)" != 1 ]; \
+	fi
+
+vet:
+	go vet $(PACKAGES)
+
+tidy:
+	@for m in $(MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
+
+unit:
+	go run ./conformance/cmd/testall $(STRICT) $(RACE) $(RACED)
+	go run ./conformance/cmd/testall $(STRICT) $$(cd conformance && go list ./... | grep -v /servers$$)
+
+# One target at a time: go test -fuzz takes no more.
+fuzz:
+	@for p in $$(go list $(PACKAGES)); do \
+		for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+		done; \
+	done
+
+# The main job: the log that is shipped, and a real site's where there is one.
+example:
+	go run ./examples/quickstart
+	@if [ -n "$(SLUICE_ACCESS_LOG)" ]; then \
+		(set -x; go run ./examples/quickstart -log "$(SLUICE_ACCESS_LOG)" -policy 10/1m); \
+	fi
+
+generate:
+	go generate $(PACKAGES)
+
+DIGESTS = find testdata conformance examples -type f | sort | xargs sha1sum
+
+generated:
+	@before=$$($(DIGESTS)); go generate $(PACKAGES); \
+	diff <(echo "$$before") <($(DIGESTS)) || { echo 'generated files were out of date; they are up to date now'; exit 1; }
+
+lint: lint-lua lint-go
+
+lint-lua:
+	@if command -v luacheck >/dev/null; then luacheck --quiet scripts; fi
+
+# Built for itself, outside this workspace.
+$(GOLANGCI_LINT):
+	@mkdir -p $(@D)
+	GOWORK=off GOFLAGS= GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+	@mv $(@D)/golangci-lint $@
+
+lint-go: $(GOLANGCI_LINT)
+	@for m in $(MODULES); do (cd $$m && $(abspath $(GOLANGCI_LINT)) run ./...) || exit 1; done
+
+mutate:
+	cd conformance && go run ./cmd/mutate
+
+clean:
+	rm -rf build
