@@ -241,10 +241,10 @@ type Clock struct {
 	us   int64
 }
 
-// NewClock makes the file at path, with the time at Epoch. The server's FAKECLOCK must name it.
+// NewClock opens the file at path, or makes it, and sets the time to Epoch. The server's FAKECLOCK must name it.
 func NewClock(t testing.TB, path string) *Clock {
 	t.Helper()
-	file, err := os.Create(path)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) // never cut short: a server may have mapped it
 	if err != nil {
 		t.Fatal(err)
 	}

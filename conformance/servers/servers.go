@@ -130,16 +130,15 @@ func find() string {
 	return ""
 }
 
-// running is the server at $SLUICE_SERVER_URL.
+// running is the server at $SLUICE_SERVER_URL, emptied first.
 func running(t testing.TB, url string) *Server {
 	t.Helper()
 	client := connect(t, url)
-	clock, err := openClock(os.Getenv("SLUICE_SERVER_CLOCK"))
-	if err != nil {
-		t.Fatal(err)
+	var addr string
+	for addr = range client.Nodes() { // there is one
 	}
-	t.Cleanup(clock.close)
-	s := Attach(t, os.Getenv("SLUICE_SERVER_NAME"), addr, client, clock)
+	s := Attach(t, os.Getenv("SLUICE_SERVER_NAME"), addr, client, NewClock(t, os.Getenv("SLUICE_SERVER_CLOCK")))
+	s.Flush(t)
 	if caller := os.Getenv("SLUICE_SERVER_CALLER_URL"); caller != "" {
 		s.Caller = connect(t, caller)
 	}
