@@ -28,9 +28,9 @@ var (
 )
 
 const (
-	slidingLogSHA1     = "958dcfe3defe5f9e8b619704d30e07762b480188"
-	slidingCounterSHA1 = "328d180698e0eb3e0717f36c73bf00dcbeea67fe"
-	tokenBucketSHA1    = "c622dbe9cd34cf17fd1b565af67f05a76e5c6b5f"
+	slidingLogSHA1     = "9f3747e1fa6f0ebe416fbaba290ff584baa3f6e5"
+	slidingCounterSHA1 = "e84973ee3e0ebe187345dcd9c1f4c3ddab0116ca"
+	tokenBucketSHA1    = "551a5034541402db80822be889d96521e414ec00"
 )
 
 type script struct {

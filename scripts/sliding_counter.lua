@@ -159,7 +159,7 @@ local function sliding_counter(now, key, operation, cost, receipt, limit, window
         from_previous = math.max(cost, -previous)
       end
     end
-  elseif used + cost <= limit then
+  elseif cost == 0 or used + cost <= limit then
     if operation == 'take' then from_current = cost end
   else
     allowed, retry = 0, -1

@@ -154,7 +154,7 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
     elseif receipt == 0 or (receipt > now - window and receipt <= now + window) then
       refund = math.min(-cost, used)
     end
-  elseif used + cost <= limit then
+  elseif cost == 0 or used + cost <= limit then
     if operation == 'take' then charge = cost end
   else
     allowed, retry = 0, -1
@@ -189,8 +189,8 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
       need = (need - need % 1000) / 1000
       local most = now_ms + 2 * window_ms
       if not expiry or expiry < need or expiry > most then
-        moved = math.max(need, most)
-        expiry = moved
+        expiry = math.max(need, most)
+        moved = expiry
       end
       if moved or refund > 0 or header_window ~= window_ms then
         text = string.format('log:%d:%d:%d', window_ms, expiry, base % 1000000000000000)

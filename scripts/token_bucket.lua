@@ -137,7 +137,7 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
       deficit, fraction = deficit - tokens, fraction - rest
       if fraction < 0 then deficit, fraction = deficit - 1, fraction + period end
       if deficit < 0 then deficit, fraction = 0, 0 end
-      if deficit > 0 or fraction > 0 then expiry = u end -- full is the same as no key
+      expiry = u
     end
   end
 
@@ -155,7 +155,7 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
     elseif used > 0 and (receipt == 0 or (receipt > now - fill and receipt <= now + fill)) then
       change = cost
     end
-  elseif used + cost <= capacity then
+  elseif cost == 0 or used + cost <= capacity then
     if operation == 'take' then change = cost end
   else
     allowed, retry = 0, -1
