@@ -156,6 +156,8 @@ func mutants(script, src string) ([]mutant, error) {
 			}
 		}
 		switch {
+		case t.text == "+" && at(i+1).text == "0":
+			// text + 0 is the number that the text says, and so is text - 0.
 		case t.kind == op && (t.text == "+" || t.text == "-") && isOperand(at(i-1)):
 			swap(map[string]string{"+": "-", "-": "+"}[t.text])
 		case t.kind == op && t.text == "-":

@@ -7,6 +7,8 @@
 //
 // It fails if fewer than 95 of 100 mutants are killed, those in mutants.txt aside, or if mutants.txt speaks of a
 // mutant that is killed or does not exist.
+//
+// Tests that take long are left for those mutants that survive the others and are not in mutants.txt.
 package main
 
 import (
@@ -17,7 +19,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -35,7 +38,8 @@ func main() {
 func run() error {
 	dir := flag.String("scripts", "../scripts", "the folder with the .lua files")
 	explained := flag.String("explained", "mutants.txt", "the file of explained survivors")
-	tests := flag.String("run", ".", "the tests to run, as for go test -run")
+	tests := flag.String("run", "./^miniredis$/^SCRIPT$", "the tests to run, as for go test -run; SCRIPT is the script's name")
+	long := flag.Duration("long", 250*time.Millisecond, "what a test takes that is left for the survivors of the others")
 	parallel := flag.Int("parallel", 2, "mutants tried at once")
 	atLeast := flag.Float64("at-least", 95, "the least share of mutants to be killed, in percent, explained ones aside")
 	flag.Parse()
@@ -67,12 +71,12 @@ func run() error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	s := &suite{tmp: tmp, tests: *tests, scripts: scripts}
-	if err := s.build(); err != nil {
+	s := &suite{tmp: tmp, tests: *tests, scripts: scripts, plans: map[string]plan{}}
+	if err := s.build(*long); err != nil {
 		return err
 	}
 	start := time.Now()
-	survived, err := s.tryAll(all, *parallel)
+	survived, err := s.tryAll(all, *parallel, func(m mutant) bool { _, reason := why.of(m); return reason != "" })
 	if err != nil {
 		return err
 	}
@@ -118,26 +122,35 @@ type suite struct {
 	tmp     string
 	tests   string
 	scripts scripts
-	timeout time.Duration // for one mutant; an endless loop is a kill too
+	plans   map[string]plan // by script
 }
 
-// build compiles the tests and makes sure that they can tell: they must pass on the scripts as they are, with
-// their bytes changed but not their meaning, and must fail on each script that does nothing right.
-func (s *suite) build() error {
+// plan is how the mutants of one script are tried.
+type plan struct {
+	short, long []string      // flags of the test binary: what to run at first, and for survivors; no long tests: nil
+	timeout     time.Duration // of each; an endless loop is a kill too
+}
+
+// build compiles the tests, finds out how long they take, and makes sure that they can tell: they must pass on the
+// scripts as they are, with their bytes changed but not their meaning, and fail on a script that does nothing right.
+func (s *suite) build(long time.Duration) error {
 	out, err := exec.Command("go", "test", "-c", "-o", s.binary(), ".").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("compile the tests: %w\n%s", err, out)
 	}
-	s.timeout = 5 * time.Minute
-	start := time.Now()
 	for _, script := range s.scripts.chosen {
-		if killed, out, err := s.try("same", script, s.scripts.text[script]+"-- no change\n"); err != nil || killed {
+		all := "-test.run=" + strings.ReplaceAll(s.tests, "SCRIPT", script)
+		start := time.Now()
+		killed, out, err := s.try("same", script, s.scripts.text[script]+"-- no change\n", 10*time.Minute, all, "-test.v")
+		if err != nil || killed {
 			return errors.Join(fmt.Errorf("the tests fail before any change, with a comment added to %s:\n%s", script, out), err)
 		}
-	}
-	s.timeout = max(10*time.Second, 5*time.Since(start)/time.Duration(len(s.scripts.chosen)))
-	for _, script := range s.scripts.chosen {
-		killed, _, err := s.try("void", script, "return {1, 0, 0, 0, 0}")
+		p := plan{short: []string{all}, timeout: max(10*time.Second, 5*time.Since(start))}
+		if slow := slower(string(out), long); slow != "" {
+			p.short, p.long = append(p.short, "-test.skip="+slow), []string{"-test.run=" + slow}
+		}
+		s.plans[script] = p
+		killed, _, err = s.try("void", script, "return {1, 0, 0, 0, 0}", p.timeout, p.short...)
 		if err != nil {
 			return err
 		}
@@ -148,10 +161,39 @@ func (s *suite) build() error {
 	return nil
 }
 
+var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\S+) \((\S+s)\)$`)
+
+// slower is a pattern for the tests that take longer by the output of a verbose run, "" if none does. A test with
+// subtests is judged by them.
+func slower(output string, limit time.Duration) string {
+	runs := passed.FindAllStringSubmatch(output, -1)
+	parents := map[string]bool{}
+	for _, run := range runs {
+		for i, c := range run[1] {
+			if c == '/' {
+				parents[run[1][:i]] = true
+			}
+		}
+	}
+	var slow []string
+	for _, run := range runs {
+		took, err := time.ParseDuration(run[2])
+		if err != nil || took <= limit || parents[run[1]] {
+			continue
+		}
+		levels := strings.Split(run[1], "/")
+		for i, level := range levels {
+			levels[i] = "^" + regexp.QuoteMeta(level) + "$"
+		}
+		slow = append(slow, strings.Join(levels, "/"))
+	}
+	return strings.Join(slow, "|")
+}
+
 func (s *suite) binary() string { return filepath.Join(s.tmp, "conformance.test") }
 
 // try runs the tests with one script replaced and tells whether they noticed.
-func (s *suite) try(id, script, source string) (killed bool, output []byte, err error) {
+func (s *suite) try(id, script, source string, timeout time.Duration, flags ...string) (killed bool, output []byte, err error) {
 	dir := filepath.Join(s.tmp, id)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return false, nil, err
@@ -165,11 +207,11 @@ func (s *suite) try(id, script, source string) (killed bool, output []byte, err 
 			return false, nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	// A counterexample need not be small here, nor kept.
-	cmd := exec.CommandContext(ctx, s.binary(), "-test.run="+s.tests, "-test.failfast", "-test.short",
-		"-rapid.seed=1", "-rapid.shrinktime=0s", "-rapid.nofailfile")
+	flags = append([]string{"-test.failfast", "-rapid.seed=1", "-rapid.shrinktime=0s", "-rapid.nofailfile"}, flags...)
+	cmd := exec.CommandContext(ctx, s.binary(), flags...)
 	cmd.Env = append(os.Environ(), "SLUICE_SCRIPTS="+dir, "SLUICE_SERVERS=miniredis", "SLUICE_REQUIRE_REDIS=")
 	output, err = cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -179,17 +221,27 @@ func (s *suite) try(id, script, source string) (killed bool, output []byte, err 
 	return err != nil, output, nil
 }
 
+// tryMutant tells whether the tests kill it. The long ones are run only if it is not explained.
+func (s *suite) tryMutant(id string, m mutant, explained bool) (killed bool, err error) {
+	p := s.plans[m.script]
+	killed, _, err = s.try(id, m.script, m.source, p.timeout, p.short...)
+	if err != nil || killed || explained || p.long == nil {
+		return killed, err
+	}
+	killed, _, err = s.try(id, m.script, m.source, p.timeout, p.long...)
+	return killed, err
+}
+
 // tryAll tries every mutant and returns those that survived, in order.
-func (s *suite) tryAll(all []mutant, parallel int) ([]mutant, error) {
-	survived := make([]bool, len(all))
+func (s *suite) tryAll(all []mutant, parallel int, explained func(mutant) bool) ([]mutant, error) {
+	killed := make([]bool, len(all))
 	failures := make([]error, len(all))
 	next := make(chan int)
 	var workers sync.WaitGroup
 	for range parallel {
 		workers.Go(func() {
 			for i := range next {
-				killed, _, err := s.try(fmt.Sprint(i), all[i].script, all[i].source)
-				survived[i], failures[i] = !killed, err
+				killed[i], failures[i] = s.tryMutant(strconv.Itoa(i), all[i], explained(all[i]))
 			}
 		})
 	}
@@ -198,11 +250,11 @@ func (s *suite) tryAll(all []mutant, parallel int) ([]mutant, error) {
 	}
 	close(next)
 	workers.Wait()
-	var left []mutant
+	var survived []mutant
 	for i, m := range all {
-		if survived[i] {
-			left = append(left, m)
+		if !killed[i] {
+			survived = append(survived, m)
 		}
 	}
-	return left, errors.Join(slices.DeleteFunc(failures, func(err error) bool { return err == nil })...)
+	return survived, errors.Join(failures...)
 }

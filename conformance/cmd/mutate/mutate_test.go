@@ -13,6 +13,7 @@ const sample = `-- a < b and 'text' -- 1
 local floor = math.floor --[[ 2 >
 3 ]]
 local x, y = -n, a - 1 -- why + not
+local n = text + 0
 if not (x <= 'a < "b" -- \' +') then return redis.call('UNLINK', key) end
 redis.call('SET', key, f(x % 10), 'KEEPTTL')
 return math.min(a .. b, floor(a[1] / 2) * (c) - 1)
@@ -38,6 +39,7 @@ func TestMutantsOfASample(t *testing.T) {
 	want := []string{
 		"floor -> ceil",
 		"drop unary -", "- -> +", "1 -> 2", "1 -> 0",
+		"0 -> 1", "0 -> -1",
 		"drop not", "<= -> <", "<= -> >", "drop UNLINK",
 		"drop SET", "% -> /", "10 -> 11", "10 -> 9", "drop KEEPTTL",
 		"min -> max", "floor -> math.ceil", "1 -> 2", "1 -> 0", "/ -> *", "2 -> 3", "2 -> 1",
@@ -64,10 +66,10 @@ func TestAMutantDiffersInOnePlace(t *testing.T) {
 	if got, want := all[1].text, "local x, y = -n, a - 1"; got != want {
 		t.Errorf("the line's code is %q, want %q", got, want)
 	}
-	if got, want := all[8].source, strings.Replace(sample, "redis.call('UNLINK', key)", "nil", 1); got != want {
+	if got, want := all[10].source, strings.Replace(sample, "redis.call('UNLINK', key)", "nil", 1); got != want {
 		t.Errorf("without UNLINK:\n%s", got)
 	}
-	if got, want := all[9].source, strings.Replace(sample, "redis.call('SET', key, f(x % 10), 'KEEPTTL')", "do end", 1); got != want {
+	if got, want := all[11].source, strings.Replace(sample, "redis.call('SET', key, f(x % 10), 'KEEPTTL')", "do end", 1); got != want {
 		t.Errorf("without SET:\n%s", got)
 	}
 }
@@ -86,7 +88,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "mutants.txt")
-	write := func(text string) map[place]string {
+	write := func(text string) explained {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -105,11 +107,11 @@ func TestReport(t *testing.T) {
 		wantOut   string
 		wantErr   string
 	}{
-		{"all killed", nil, "", 100, "killed   25 of   25 = 100.0 %; explained   0, so 100.0 %; open 0", ""},
+		{"all killed", nil, "", 100, "killed   27 of   27 = 100.0 %; explained   0, so 100.0 %; open 0", ""},
 		{"one open, few enough", all[:1], "", 95, "survived: sample.lua:2 | local floor = math.floor | floor -> ceil", ""},
-		{"two open, too many", all[:2], "", 95, "killed   23 of   25 =  92.0 %; explained   0, so  92.0 %; open 2", "92.0 % killed"},
+		{"two open, too many", all[:2], "", 95, "killed   25 of   27 =  92.6 %; explained   0, so  92.6 %; open 2", "92.6 % killed"},
 		{"one of two explained", all[:2], "# note\n\nsample | local floor = math.floor | floor -> ceil | because\n", 95,
-			"killed   23 of   25 =  92.0 %; explained   1, so  95.8 %; open 1", ""},
+			"killed   25 of   27 =  92.6 %; explained   1, so  96.2 %; open 1", ""},
 		{"explained for all scripts", all[:1], "* | local floor = math.floor | floor -> ceil | because", 100, "explained   1, so 100.0 %", ""},
 		{"explained, yet killed", nil, "* | local floor = math.floor | floor -> ceil | because", 0, "killed", "killed or not there"},
 		{"explained, not there", nil, "sample | return 1 | 1 -> 2 | because", 0, "killed", "killed or not there"},
@@ -137,5 +139,23 @@ func TestReport(t *testing.T) {
 		if _, err := readExplained(path); err == nil {
 			t.Errorf("%q was read, want an error", bad)
 		}
+	}
+}
+
+func TestSlowerTests(t *testing.T) {
+	const output = `=== RUN   TestA
+--- PASS: TestA (2.00s)
+    --- PASS: TestA/x (1.90s)
+        --- PASS: TestA/x/quick_(one) (0.30s)
+        --- PASS: TestA/x/slow_(one) (0.31s)
+    --- PASS: TestA/y (0.10s)
+--- PASS: TestB (1.00s)
+PASS
+`
+	if got, want := slower(output, 300*time.Millisecond), `^TestA$/^x$/^slow_\(one\)$|^TestB$`; got != want {
+		t.Errorf("slower tests: %s, want %s", got, want)
+	}
+	if got := slower(output, time.Hour); got != "" {
+		t.Errorf("slower than an hour: %q", got)
 	}
 }

@@ -17,16 +17,28 @@ type place struct {
 	change string
 }
 
-func (m mutant) place(script string) place { return place{script, m.text, m.change} }
+// explained are the survivors that are accounted for, and the reasons.
+type explained map[place]string
+
+// of finds the reason why a mutant can't be killed, "" without, and where it stands.
+func (e explained) of(m mutant) (place, string) {
+	for _, script := range []string{m.script, "*"} {
+		p := place{script, m.text, m.change}
+		if reason := e[p]; reason != "" {
+			return p, reason
+		}
+	}
+	return place{}, ""
+}
 
 // readExplained reads the explained survivors: one a line, "script | line of code | change | reason"; lines that
 // start with # and empty lines are for the reader.
-func readExplained(path string) (map[place]string, error) {
+func readExplained(path string) (explained, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	why := map[place]string{}
+	why := explained{}
 	for i, line := range strings.Split(string(text), "\n") {
 		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
 			continue
@@ -45,16 +57,8 @@ func readExplained(path string) (map[place]string, error) {
 }
 
 // report prints the figures and the survivors. The error says why the run counts as failed.
-func report(w io.Writer, all, survived []mutant, why map[place]string, chosen []string, atLeast float64, took time.Duration) error {
+func report(w io.Writer, all, survived []mutant, why explained, chosen []string, atLeast float64, took time.Duration) error {
 	alive := map[place]bool{} // explanations that were needed
-	explanation := func(m mutant) (place, string) {
-		for _, script := range []string{m.script, "*"} {
-			if reason := why[m.place(script)]; reason != "" {
-				return m.place(script), reason
-			}
-		}
-		return place{}, ""
-	}
 	type figures struct{ total, survived, explained int }
 	of := map[string]*figures{}
 	for _, script := range chosen {
@@ -66,7 +70,7 @@ func report(w io.Writer, all, survived []mutant, why map[place]string, chosen []
 	var open []mutant
 	for _, m := range survived {
 		of[m.script].survived++
-		p, reason := explanation(m)
+		p, reason := why.of(m)
 		if reason == "" {
 			open = append(open, m)
 			continue
