@@ -179,7 +179,8 @@ func (s *State) write(nowUS int64, p Policy, u usage) {
 	}
 	need := u.needMS(p)
 	longest := nowUS/1000 + 2*ceilDiv(p.spanUS(), 1000)
-	keep := s.valid(nowUS, p) && need <= s.untilMS && s.untilMS <= longest
+	fresh := !s.valid(nowUS, p) || p.Kind == Log && s.view(nowUS, p).none()
+	keep := !fresh && need <= s.untilMS && s.untilMS <= longest
 	switch {
 	case p.Kind == Counter:
 		s.untilMS = need

@@ -1,0 +1,163 @@
+package conformance_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/sluicego/sluice/conformance/model"
+	"github.com/sluicego/sluice/conformance/servers"
+)
+
+var kinds = []model.Kind{model.Log, model.Counter, model.Bucket}
+
+// epoch is where the clocks of these tests start: a whole minute, in microseconds.
+const epoch = 1_699_999_980_000_000
+
+// tb is what testing.T and rapid.T have in common, as far as it is needed here.
+type tb interface {
+	Helper()
+	Context() context.Context
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+// subject is a key of a server, and the script that is called on it.
+type subject struct {
+	server *servers.Server
+	script string
+	key    string
+	now    int64 // us
+}
+
+func script(t testing.TB, k model.Kind) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(servers.Scripts(), k.Script()+".lua"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// each runs a test for every algorithm on every server, with the clock at the epoch and a key of the test's own.
+func each(t *testing.T, kinds []model.Kind, test func(t *testing.T, k model.Kind, s *subject)) {
+	t.Helper()
+	for _, server := range servers.All(t) {
+		for _, k := range kinds {
+			t.Run(server.Name+"/"+k.Script(), func(t *testing.T) {
+				s := &subject{server: server, script: script(t, k), key: fmt.Sprintf("sluice:{%s}:%s", t.Name(), k)}
+				s.at(epoch)
+				test(t, k, s)
+			})
+		}
+	}
+}
+
+// at sets the server's clock.
+func (s *subject) at(us int64) {
+	s.now = us
+	s.server.SetTime(us)
+}
+
+// do sends a command.
+func (s *subject) do(t tb, command ...string) rueidis.RedisResult {
+	t.Helper()
+	return s.server.Client.Do(t.Context(), s.server.Client.B().Arbitrary(command...).Build())
+}
+
+// eval calls the script with these keys.
+func (s *subject) eval(t tb, keys []string, args ...string) ([]int64, error) {
+	t.Helper()
+	command := slices.Concat([]string{"EVAL", s.script, strconv.Itoa(len(keys))}, keys, args)
+	return s.do(t, command...).AsIntSlice()
+}
+
+// call calls the script with the arguments of a model's call.
+func (s *subject) call(t tb, op string, cost int64, p model.Policy, receipt int64) []int64 {
+	t.Helper()
+	args := arguments(op, cost, p, receipt)
+	got, err := s.eval(t, []string{s.key}, args...)
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return got
+}
+
+// arguments are the ARGV of a model's call.
+func arguments(op string, cost int64, p model.Policy, receipt int64) []string {
+	args := []string{op, text(cost), text(p.Limit)}
+	if p.Kind == model.Bucket {
+		args = append(args, text(p.Refill))
+	}
+	args = append(args, text(p.WindowMS))
+	if op == "settle" {
+		args = append(args, text(receipt))
+	}
+	return args
+}
+
+func text(n int64) string { return strconv.FormatInt(n, 10) }
+
+// pttl is the key's PTTL: -1 no expiry, -2 no key.
+func (s *subject) pttl(t tb) int64 {
+	t.Helper()
+	got, err := s.do(t, "PTTL", s.key).AsInt64()
+	if err != nil {
+		t.Fatalf("PTTL: %v", err)
+	}
+	return got
+}
+
+// content is all there is to see of the key: its value, byte for byte where the server dumps it, and its expiry.
+func (s *subject) content(t tb) string {
+	t.Helper()
+	kind, err := s.do(t, "TYPE", s.key).ToString()
+	if err != nil {
+		t.Fatalf("TYPE: %v", err)
+	}
+	var read []string
+	switch {
+	case kind == "none":
+		return "no key"
+	case s.server.Name != "miniredis": // which dumps strings only
+		read = []string{"DUMP", s.key}
+	case kind == "string":
+		read = []string{"GET", s.key}
+	case kind == "list":
+		read = []string{"LRANGE", s.key, "0", "-1"}
+	case kind == "set":
+		read = []string{"SMEMBERS", s.key}
+	case kind == "hash":
+		read = []string{"HGETALL", s.key}
+	case kind == "zset":
+		read = []string{"ZRANGE", s.key, "0", "-1", "WITHSCORES"}
+	default:
+		t.Fatalf("TYPE is %q", kind)
+	}
+	value, err := s.do(t, read...).ToAny()
+	if err != nil {
+		t.Fatalf("%v: %v", read, err)
+	}
+	return fmt.Sprintf("%s %q expires in %d ms", kind, value, s.pttl(t))
+}
+
+// checkUntil holds the key's expiry against a moment in ms; 0 is no key, or one whose time has come.
+func (s *subject) checkUntil(t tb, until int64) {
+	t.Helper()
+	got := s.pttl(t)
+	if until == 0 {
+		if got != -2 && got != 0 {
+			t.Fatalf("PTTL is %d, want no key", got)
+		}
+		return
+	}
+	if want := until - s.now/1000; got != want {
+		t.Fatalf("PTTL is %d, want %d", got, want)
+	}
+}
