@@ -75,7 +75,8 @@ func (s *subject) do(t tb, command ...string) rueidis.RedisResult {
 func (s *subject) eval(t tb, keys []string, args ...string) ([]int64, error) {
 	t.Helper()
 	command := slices.Concat([]string{"EVAL", s.script, strconv.Itoa(len(keys))}, keys, args)
-	return s.do(t, command...).AsIntSlice()
+	caller := s.server.Caller
+	return caller.Do(t.Context(), caller.B().Arbitrary(command...).Build()).AsIntSlice()
 }
 
 // call calls the script with the arguments of a model's call.
