@@ -126,7 +126,7 @@ type Result struct {
 	// cost of 5, when the first 4 units leave the window. In whole milliseconds, and exact: 1 ms sooner the call is denied.
 	RetryAfter time.Duration
 	// ResetAfter is the least wait until the whole limit is free, 0 if it is now: 1 min after the cost of 2 was charged, 55 s
-	// after the cost of 5 was denied. In whole milliseconds. 292 years stands for anything longer.
+	// after the cost of 5 was denied. In whole milliseconds.
 	ResetAfter time.Duration
 	// ServerTime is the server's clock at the decision, in UTC, to the microsecond. Waits count from it.
 	ServerTime time.Time
@@ -154,7 +154,7 @@ type reply struct {
 
 const (
 	maxReceipt = 1<<53 - 1
-	maxWaitMS  = math.MaxInt64 / int64(time.Millisecond) // longer waits do not fit a Duration
+	maxWaitMS  = math.MaxInt64 / int64(time.Millisecond) // what fits a Duration; the scripts' waits end at some years
 )
 
 // replyError is an answer that the contract does not have.
@@ -189,9 +189,9 @@ func decode(m rueidis.RedisMessage, limit int64) (reply, error) {
 	case remaining < 0 || remaining > limit:
 		err = outOfReply("remaining", remaining)
 	// -1, for a cost above the limit, is not among the answers: such a call is not sent.
-	case allowed == 1 && retry != 0 || allowed == 0 && retry < 1:
+	case allowed == 1 && retry != 0 || allowed == 0 && (retry < 1 || retry > maxWaitMS):
 		err = outOfReply("retry_after_ms", retry)
-	case reset < 0:
+	case reset < 0 || reset > maxWaitMS:
 		err = outOfReply("reset_after_ms", reset)
 	case serverTime < 0 || serverTime > maxReceipt:
 		err = outOfReply("server_time_us", serverTime)
@@ -202,8 +202,8 @@ func decode(m rueidis.RedisMessage, limit int64) (reply, error) {
 	return reply{
 		allowed:    allowed == 1,
 		remaining:  remaining,
-		retry:      time.Duration(min(retry, maxWaitMS)) * time.Millisecond,
-		reset:      time.Duration(min(reset, maxWaitMS)) * time.Millisecond,
+		retry:      time.Duration(retry) * time.Millisecond,
+		reset:      time.Duration(reset) * time.Millisecond,
 		serverTime: serverTime,
 	}, nil
 }
