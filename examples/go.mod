@@ -2,6 +2,18 @@ module github.com/sluicego/sluice/examples
 
 go 1.25.0
 
-require github.com/sluicego/sluice v0.0.0
+require (
+	github.com/alicebob/miniredis/v2 v2.40.0
+	github.com/redis/rueidis v1.0.79
+	github.com/sluicego/sluice v0.0.0
+	github.com/sluicego/sluice/conformance v0.0.0-00010101000000-000000000000
+)
+
+require (
+	github.com/yuin/gopher-lua v1.1.1 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+)
 
 replace github.com/sluicego/sluice => ../
+
+replace github.com/sluicego/sluice/conformance => ../conformance
