@@ -92,7 +92,7 @@ generated:
 lint: lint-lua lint-go
 
 lint-lua:
-	@if command -v luacheck >/dev/null; then luacheck --quiet scripts; fi
+	@if command -v luacheck >/dev/null; then luacheck --quiet scripts; else echo 'no luacheck: the scripts are not linted'; fi
 
 # Built for itself, outside this workspace.
 $(GOLANGCI_LINT):
