@@ -67,10 +67,8 @@ unit:
 
 # One target at a time: go test -fuzz takes no more.
 fuzz:
-	@for p in $$(go list $(PACKAGES)); do \
-		for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
-			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
-		done; \
+	@grep -rHoE --include='*_test.go' '^func Fuzz\w+' . | while IFS=: read -r file target; do \
+		go test -run '^$$' -fuzz "^$${target#func }\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 	done
 
 # The main job: the log that is shipped, and a real site's where there is one.
