@@ -26,18 +26,30 @@ import (
 func TestServers(t *testing.T) {
 	for _, image := range images.All() {
 		t.Run(image.String(), func(t *testing.T) {
-			s := containers.Clocked(t, image, nil)
-			t.Run("digests", func(t *testing.T) { digests(t, s.Client) })
+			c := containers.StartClocked(t, containers.Spec{Image: image})
+			t.Run("digests", func(t *testing.T) { digests(t, c.Client) })
+			if c.ClockFile == "" {
+				t.Run("vectors in real time", func(t *testing.T) { vectorsInRealTime(t, c) })
+			}
+			t.Run("least rights", func(t *testing.T) { leastRights(t, c) })
+			t.Run("only its key", func(t *testing.T) { onlyItsKey(t, c) })
 			for name, resp2 := range map[string]bool{"RESP2": true, "RESP3": false} {
 				t.Run(name, func(t *testing.T) {
-					client := dial(t, s.Addr, func(o *rueidis.ClientOption) { o.AlwaysRESP2 = resp2 })
-					t.Run("API", func(t *testing.T) { api(t, s, client, image.HoldsClock()) })
-					t.Run("script flush", func(t *testing.T) { scriptFlush(t, s, client) })
+					client := dial(t, c.Addr, func(o *rueidis.ClientOption) { o.AlwaysRESP2 = resp2 })
+					t.Run("API", func(t *testing.T) { api(t, c, client) })
+					t.Run("script flush", func(t *testing.T) { scriptFlush(t, c, client) })
 				})
 			}
-			t.Run("expiry", func(t *testing.T) { expiry(t, s, image.HoldsClock()) })
+			t.Run("expiry", func(t *testing.T) { expiry(t, c) })
 		})
 	}
+}
+
+// TestVectorsOverRESP2 runs on one server: what the protocol changes lies in the client.
+func TestVectorsOverRESP2(t *testing.T) {
+	c := containers.StartClocked(t, containers.Spec{Image: images.Usual()})
+	url := "redis://" + c.Addr
+	conform(t, c, url, url+"?protocol=2")
 }
 
 // dial connects a client, closed when the test ends.
@@ -83,31 +95,38 @@ func digests(t *testing.T, client rueidis.Client) {
 	}
 }
 
-// api: every verb tells what the model does. While the clock is held it moves forward by up to a window at each step.
-func api(t *testing.T, s *servers.Server, client rueidis.Client, held bool) {
+// api: every verb tells what the model does.
+func api(t *testing.T, c *containers.Clocked, client rueidis.Client) {
 	limits := []limit{
 		logOf(7, 50*time.Millisecond), counterOf(9, 40*time.Millisecond), bucketOf(10, 3, 30*time.Millisecond),
 		logOf(1_000_000_000, 31*24*time.Hour), counterOf(1_000_000_000, time.Hour), bucketOf(999_999_937, 12_345, time.Second),
 	}
+	if err := walk(t.Context(), newLimiter(t, client, sluice.Config{}), 500, limits, forward(c, 20*time.Millisecond)); err != nil {
+		t.Error(err)
+	}
+}
+
+// forward moves a held clock by less than step, at random; one that runs it leaves alone.
+func forward(c *containers.Clocked, step time.Duration) func(*rand.Rand) {
 	now := servers.Epoch
-	advance := func(r *rand.Rand) {}
-	if held {
-		s.SetTime(now)
-		advance = func(r *rand.Rand) {
-			now += r.Int64N(20_000)
-			s.SetTime(now)
+	if c.ClockFile != "" {
+		c.SetTime(now)
+	}
+	return func(r *rand.Rand) {
+		if c.ClockFile != "" {
+			now += r.Int64N(step.Microseconds())
+			c.SetTime(now)
 		}
 	}
-	walk(t, newLimiter(t, client, sluice.Config{}), 500, limits, advance)
 }
 
 // scriptFlush: callers never notice that the server forgets its scripts, and each charge counts once.
-func scriptFlush(t *testing.T, s *servers.Server, client rueidis.Client) {
+func scriptFlush(t *testing.T, c *containers.Clocked, client rueidis.Client) {
 	const callers, calls, units = 20, 40, 500
 	for _, lim := range []limit{logOf(units, time.Hour), counterOf(units, time.Hour), bucketOf(units, 1, 72*time.Hour/units)} {
 		l := newLimiter(t, client, sluice.Config{Prefix: fmt.Sprintf("flush%d", rand.Uint64())})
 		flush := func() {
-			if err := s.Client.Do(context.Background(), s.Client.B().ScriptFlush().Build()).Error(); err != nil {
+			if err := c.Client.Do(context.Background(), c.Client.B().ScriptFlush().Build()).Error(); err != nil {
 				t.Error(err)
 			}
 		}
@@ -148,25 +167,19 @@ func scriptFlush(t *testing.T, s *servers.Server, client rueidis.Client) {
 }
 
 // expiry: every key expires within its bound, and after two idle windows none is left.
-func expiry(t *testing.T, s *servers.Server, held bool) {
+func expiry(t *testing.T, c *containers.Clocked) {
 	const window = 200 * time.Millisecond
 	limits := []limit{logOf(20, window), counterOf(20, window), bucketOf(20, 20, window)}
-	l := newLimiter(t, s.Client, sluice.Config{Prefix: "expiry"})
-	s.Flush(t)
-	now := servers.Epoch
-	if held {
-		s.SetTime(now)
-	}
+	l := newLimiter(t, c.Client, sluice.Config{Prefix: "expiry"})
+	c.Flush(t)
+	advance := forward(c, 10*time.Millisecond)
 	seen := 0
 	for range 10 {
-		walk(t, l, 50, limits, func(r *rand.Rand) {
-			if held {
-				now += r.Int64N(10_000)
-				s.SetTime(now)
-			}
-		})
-		for _, key := range keys(t, s.Client) {
-			ttl, err := s.Client.Do(t.Context(), s.Client.B().Pttl().Key(key).Build()).AsInt64()
+		if err := walk(t.Context(), l, 50, limits, advance); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys(t, c.Client) {
+			ttl, err := c.Client.Do(t.Context(), c.Client.B().Pttl().Key(key).Build()).AsInt64()
 			if err != nil || ttl == -1 || ttl > 2*window.Milliseconds() {
 				t.Errorf("PTTL of %s = %d, %v, want at most two windows", key, ttl, err)
 			}
@@ -178,20 +191,24 @@ func expiry(t *testing.T, s *servers.Server, held bool) {
 	if seen == 0 {
 		t.Error("no key was seen alive")
 	}
-	if held {
-		s.SetTime(now + (2*window + time.Millisecond).Microseconds())
+	if c.ClockFile != "" {
+		now, err := c.Client.Do(t.Context(), c.Client.B().Time().Build()).AsIntSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetTime(now[0]*1e6 + now[1] + (2*window + time.Millisecond).Microseconds())
 	}
 	// Keys that nobody touches are found by the server's own clock and pace.
 	deadline := time.Now().Add(20 * time.Second)
-	left := keys(t, s.Client)
+	left := keys(t, c.Client)
 	for len(left) > 0 && time.Now().Before(deadline) {
 		for _, key := range left { // a look is enough to remove what has expired
-			s.Client.Do(t.Context(), s.Client.B().Exists().Key(key).Build())
+			c.Client.Do(t.Context(), c.Client.B().Exists().Key(key).Build())
 		}
-		if !held {
+		if c.ClockFile == "" {
 			time.Sleep(window / 4)
 		}
-		left = keys(t, s.Client)
+		left = keys(t, c.Client)
 	}
 	if len(left) > 0 {
 		t.Errorf("still there after two idle windows: %q", left)

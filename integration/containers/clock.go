@@ -4,28 +4,35 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/redis/rueidis"
-
 	"github.com/sluicego/sluice/conformance/servers"
-	"github.com/sluicego/sluice/integration/images"
 )
 
-// Clocked starts a server whose clock the test moves. One whose clock can't be held gets none: its time runs.
-func Clocked(t testing.TB, image images.Image, change func(*rueidis.ClientOption)) *servers.Server {
+// Clocked is a server whose clock the test moves.
+type Clocked struct {
+	*servers.Server
+	// Container is where it runs.
+	Container *Server
+	// ClockFile is what the server takes its time from, a file as servers.NewClock makes it; empty if the clock can't be
+	// held. Then the server's time runs.
+	ClockFile string
+}
+
+// StartClocked starts a server whose clock the test moves, if its clock can be held. Its Spec's Env is not used.
+func StartClocked(t testing.TB, spec Spec) *Clocked {
 	t.Helper()
-	spec := Spec{Image: image, Client: change}
-	if !image.HoldsClock() {
-		s := Start(t, spec)
-		return servers.Attach(t, image.String(), s.Addr, s.Client, nil)
+	if !spec.Image.HoldsClock() {
+		c := Start(t, spec)
+		return &Clocked{servers.Attach(t, spec.Image.String(), c.Addr, c.Client, nil), c, ""}
 	}
 	shim, err := servers.Shim()
 	if err != nil {
 		t.Fatalf("the clock shim: %v", err)
 	}
 	dir := t.TempDir()
-	clock := servers.NewClock(t, filepath.Join(dir, "clock"))
+	file := filepath.Join(dir, "clock")
+	clock := servers.NewClock(t, file)
 	spec.Env = map[string]string{"LD_PRELOAD": "/sluice/fakeclock.so", "FAKECLOCK": "/sluice/clock/clock"}
-	spec.Binds = []string{dir + ":/sluice/clock:ro", shim + ":/sluice/fakeclock.so:ro"}
-	s := Start(t, spec)
-	return servers.Attach(t, image.String(), s.Addr, s.Client, clock)
+	spec.Binds = append(spec.Binds, dir+":/sluice/clock:ro", shim+":/sluice/fakeclock.so:ro")
+	c := Start(t, spec)
+	return &Clocked{servers.Attach(t, spec.Image.String(), c.Addr, c.Client, clock), c, file}
 }

@@ -107,6 +107,8 @@ type Spec struct {
 	Binary string
 	// Args come after those that make the server listen and persist nothing.
 	Args []string
+	// TLS makes the port one for TLS alone. Args must say with which certificates.
+	TLS bool
 	// Env is the environment, name to value.
 	Env map[string]string
 	// Binds are "host path:container path[:ro]".
@@ -143,8 +145,12 @@ func Start(t testing.TB, spec Spec) *Server {
 	if spec.Binary == "" {
 		spec.Binary = spec.Image.Binary()
 	}
-	args := append([]string{"--port", strconv.Itoa(port), "--bind", "0.0.0.0", "--protected-mode", "no",
-		"--dir", "/tmp", "--save", "", "--appendonly", "no"}, spec.Args...)
+	listen := []string{"--port", strconv.Itoa(port)}
+	if spec.TLS {
+		listen = []string{"--port", "0", "--tls-port", strconv.Itoa(port)}
+	}
+	args := slices.Concat(listen, []string{"--bind", "0.0.0.0", "--protected-mode", "no",
+		"--dir", "/tmp", "--save", "", "--appendonly", "no"}, spec.Args)
 	s := &Server{Image: spec.Image, Addr: addr(port), t: t}
 	s.option = rueidis.ClientOption{InitAddress: []string{s.Addr}, ForceSingleClient: true, DisableCache: true, DisableRetry: true}
 	if spec.Client != nil {

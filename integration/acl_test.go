@@ -1,0 +1,158 @@
+package integration
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/sluicego/sluice"
+	"github.com/sluicego/sluice/conformance/servers"
+	"github.com/sluicego/sluice/integration/containers"
+)
+
+// publishedRights is the user that scripts/README.md tells people to make: ACL SETUSER sluice on >secret ...
+func publishedRights(t *testing.T) []string {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(servers.Scripts(), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^ *(ACL SETUSER sluice on >secret .*)$`).FindAllStringSubmatch(string(readme), -1)
+	if len(lines) != 1 {
+		t.Fatalf("scripts/README.md has %d lines ACL SETUSER sluice on >secret, want one", len(lines))
+	}
+	return strings.Fields(lines[0][1])
+}
+
+// denied is how the versions say that a user may not: Redis 6.0 in a script, and the others; commands and keys.
+var denied = regexp.MustCompile(`no permissions|NOPERM|can't run this command|can't access`)
+
+// leastRights: a user with the published rights passes the conformance tests, and there is none that he could do without.
+func leastRights(t *testing.T, c *containers.Clocked) {
+	rights := publishedRights(t)
+	grant := func(rights []string) {
+		c.Container.Do("ACL", "DELUSER", "sluice")
+		c.Container.Do(rights...)
+	}
+	user := func(t *testing.T) *sluice.Limiter {
+		return newLimiter(t, dial(t, c.Addr, func(o *rueidis.ClientOption) { o.Username, o.Password = "sluice", "secret" }), sluice.Config{})
+	}
+	limits := []limit{logOf(20, 20*time.Millisecond), counterOf(20, 20*time.Millisecond), bucketOf(20, 20, 20*time.Millisecond)}
+	// What uses every right in the end: first the scripts are unknown, last they are loaded ahead.
+	use := func(t *testing.T, l *sluice.Limiter, steps int) error {
+		c.Container.Do("SCRIPT", "FLUSH")
+		return errors.Join(walk(t.Context(), l, steps, limits, forward(c, 5*time.Millisecond)), l.Load(t.Context()))
+	}
+
+	grant(rights)
+	if c.ClockFile != "" {
+		conform(t, c, "redis://"+c.Addr, "redis://sluice:secret@"+c.Addr)
+	}
+	if err := use(t, user(t), 500); err != nil {
+		t.Fatalf("with the published rights: %v", err)
+	}
+
+	for i, right := range rights {
+		if !strings.HasPrefix(right, "+") && !strings.HasPrefix(right, "~") {
+			continue
+		}
+		t.Run("without "+right, func(t *testing.T) {
+			grant(slices.Delete(slices.Clone(rights), i, i+1))
+			err := use(t, user(t), 3000)
+			if err == nil {
+				t.Fatal("it is not needed")
+			}
+			var call *sluice.CallError
+			if !errors.Is(err, sluice.ErrBackend) || !errors.As(err, &call) || call.Unknown || !denied.MatchString(err.Error()) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+	c.Container.Do("ACL", "DELUSER", "sluice")
+}
+
+// onlyItsKey: the server's own account of every command shows none on another key than the call's.
+func onlyItsKey(t *testing.T, c *containers.Clocked) {
+	conn, err := net.Dial("tcp", c.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("MONITOR\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(conn)
+	lines.Buffer(nil, 1<<20)
+	if !lines.Scan() || lines.Text() != "+OK" {
+		t.Fatalf("MONITOR: %q, %v", lines.Text(), lines.Err())
+	}
+
+	walked := make(chan error, 1)
+	go func() {
+		limits := []limit{logOf(20, 20*time.Millisecond), counterOf(20, 20*time.Millisecond), bucketOf(20, 20, 20*time.Millisecond)}
+		l := newLimiter(t, c.Client, sluice.Config{PlainKeys: true})
+		err := walk(t.Context(), l, 1000, limits, forward(c, 5*time.Millisecond))
+		walked <- errors.Join(err, c.Client.Do(t.Context(), c.Client.B().Echo().Message("the end").Build()).Error())
+	}()
+	var key string // of the call under way
+	seen := map[string]int{}
+	for lines.Scan() {
+		words := monitored(t, lines.Text())
+		command := strings.ToUpper(words[0])
+		if command == "ECHO" {
+			break
+		}
+		if !strings.Contains(lines.Text(), " lua] ") {
+			if command == "EVAL" || command == "EVALSHA" {
+				key = words[3]
+			}
+			continue
+		}
+		seen[command]++
+		if command != "TIME" && (len(words) < 2 || words[1] != key) {
+			t.Errorf("a call on %q: %q", key, words)
+		}
+	}
+	if err := <-walked; err != nil {
+		t.Fatal(err)
+	}
+	for _, right := range publishedRights(t) {
+		command, ok := strings.CutPrefix(right, "+")
+		if ok && !strings.HasPrefix(command, "eval") && command != "script|load" && seen[strings.ToUpper(command)] == 0 {
+			t.Errorf("%s was not seen; seen: %v", command, seen)
+		}
+	}
+}
+
+var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// monitored is the command that a line of MONITOR shows.
+func monitored(t *testing.T, line string) []string {
+	t.Helper()
+	var words []string
+	for _, q := range quoted.FindAllString(line, -1) {
+		word, err := strconv.Unquote(q)
+		if err != nil {
+			t.Fatalf("MONITOR: %s: %v", line, err)
+		}
+		words = append(words, word)
+	}
+	if len(words) == 0 {
+		t.Fatal(fmt.Sprintf("MONITOR: %s", line))
+	}
+	return words
+}

@@ -1,0 +1,73 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluicego/sluice/conformance/servers"
+	"github.com/sluicego/sluice/integration/containers"
+)
+
+// conformanceTests builds the tests of the conformance module, once.
+var conformanceTests = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "sluice")
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "conformance.test")
+	cmd := exec.Command("go", "test", "-c", "-o", binary, ".")
+	cmd.Dir = conformanceDir()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", &buildError{string(out), err}
+	}
+	return binary, nil
+})
+
+type buildError struct {
+	out string
+	err error
+}
+
+func (e *buildError) Error() string { return e.err.Error() + "\n" + e.out }
+
+func conformanceDir() string { return filepath.Join(servers.Scripts(), "..", "conformance") }
+
+// conform runs those of the conformance tests that a pattern matches, on a server with a held clock, as the users that the
+// URLs name: vectors, the faults of others, random walks against the model. Rapid's checks are cut to what a server in a
+// container does in a few seconds.
+func conform(t *testing.T, c *containers.Clocked, url, callerURL string) {
+	t.Helper()
+	binary, err := conformanceTests()
+	if err != nil {
+		t.Fatalf("build the conformance tests: %v", err)
+	}
+	cmd := exec.CommandContext(t.Context(), binary, "-test.run", "^TestVectors$", "-test.v")
+	cmd.Dir = conformanceDir()
+	cmd.Env = append(os.Environ(), "SLUICE_SERVER_URL="+url, "SLUICE_SERVER_CALLER_URL="+callerURL,
+		"SLUICE_SERVER_CLOCK="+c.ClockFile, "SLUICE_SERVER_NAME="+c.Name)
+	out, err := cmd.CombinedOutput()
+	passed := strings.Count(string(out), "--- PASS: ")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, failures(string(out)))
+	}
+	if passed < 100 {
+		t.Fatalf("only %d tests ran\n%s", passed, out)
+	}
+	t.Logf("%d tests of the conformance module passed", passed)
+}
+
+// failures leaves out what passed.
+func failures(out string) string {
+	var kept []string
+	for line := range strings.SplitSeq(out, "\n") {
+		if trimmed := strings.TrimSpace(line); !strings.HasPrefix(trimmed, "=== ") && !strings.HasPrefix(trimmed, "--- PASS") {
+			kept = append(kept, line)
+		}
+	}
+	const most = 40
+	return strings.Join(kept[:min(len(kept), most)], "\n")
+}
