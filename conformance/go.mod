@@ -4,11 +4,15 @@ go 1.25.0
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
+	github.com/google/go-cmp v0.7.0
 	github.com/redis/rueidis v1.0.79
 	github.com/yuin/gopher-lua v1.1.1
 	pgregory.net/rapid v1.3.0
 )
 
-require golang.org/x/sys v0.47.0 // indirect
+require (
+	github.com/sluicego/sluice v0.0.0
+	golang.org/x/sys v0.47.0 // indirect
+)
 
 replace github.com/sluicego/sluice => ../
