@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
 	"github.com/sluicego/sluice"
 )
 

@@ -224,6 +224,7 @@ var fuzzPolicies = []Policy{
 }
 
 func fuzzKeyspaces(t testing.TB) []keyspace {
+	t.Helper()
 	var all []keyspace
 	for _, cfg := range []Config{{}, {Secret: []byte("0123456789abcdef")}, {PlainKeys: true}} {
 		keys, err := newKeyspace(cfg)

@@ -170,10 +170,10 @@ func (l *loader) loadNode(ctx context.Context, node rueidis.Client) error {
 	return nil
 }
 
-// errNotSent marks the errors of calls that ended before anything was sent.
-type errNotSent struct{ error }
+// notSentError marks the errors of calls that ended before anything was sent.
+type notSentError struct{ error }
 
-func (e errNotSent) Unwrap() error { return e.error }
+func (e notSentError) Unwrap() error { return e.error }
 
 // within runs f, for as long as the timeout if there is one.
 //
@@ -183,7 +183,7 @@ func (e errNotSent) Unwrap() error { return e.error }
 func within[T any](ctx context.Context, timeout time.Duration, f func(context.Context) T) (T, error) {
 	if err := ctx.Err(); err != nil {
 		var none T
-		return none, errNotSent{err}
+		return none, notSentError{err}
 	}
 	if timeout == 0 {
 		return f(ctx), nil
@@ -244,7 +244,7 @@ func changes(op string) bool { return op != opPeek && op != opLoad }
 
 // maySent says whether a command that failed without an answer may have been sent.
 func maySent(err error) bool {
-	var notSent errNotSent
+	var notSent notSentError
 	var network *net.OpError
 	return !errors.As(err, &notSent) && !errors.Is(err, rueidis.ErrNoSlot) &&
 		!(errors.As(err, &network) && network.Op == "dial")

@@ -74,7 +74,11 @@ func TestArguments(t *testing.T) {
 		{func() { settle(ask("a", log, 0), 2) }, "EVALSHA log 1 sluice:{a}:log/60000 settle 2 10 60000 1700000000123456"},
 		{func() { l.Batch(t.Context(), Request{Key: "a", Tag: "b", Policy: log, Cost: 2}) }, "EVALSHA log 1 sluice:{b}:a:log/60000 take 2 10 60000"},
 		{func() { settle(l.Batch(t.Context(), Request{Key: "a", Tag: "b", Policy: log, Cost: 2})[0].Result, 1) }, "EVALSHA log 1 sluice:{b}:a:log/60000 settle -1 10 60000 1700000000123456"},
-		{func() { l.Reset(t.Context(), "*?[]", log) }, "UNLINK sluice:{*?[]}:log/60000"},
+		{func() {
+			if err := l.Reset(t.Context(), "*?[]", log); err != nil {
+				t.Fatal(err)
+			}
+		}, "UNLINK sluice:{*?[]}:log/60000"},
 	}
 	digests := strings.NewReplacer(slidingLogSHA1, "log", slidingCounterSHA1, "counter", tokenBucketSHA1, "bucket")
 	for _, tt := range tests {
@@ -412,6 +416,37 @@ func TestTimeoutBoundsEveryCall(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A server that takes commands and never answers, seen by a real client: by the call that finds it out and by those behind it.
+func TestDeadRedisBlocks(t *testing.T) {
+	hole := make(chan struct{})
+	addr := Serve(t, func([]string) string {
+		<-hole
+		return ""
+	})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	defer close(hole)
+	const timeout = 500 * time.Millisecond
+	l := newLimiter(t, client, Config{Timeout: timeout})
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			start := time.Now()
+			_, err := l.Allow(t.Context(), "a", SlidingLog(10, time.Minute))
+			if took := time.Since(start); took > timeout*11/10 {
+				t.Errorf("took %v, want at most 10 %% more than %v", took, timeout)
+			}
+			if !errors.Is(err, ErrBackend) {
+				t.Errorf("got %v, want ErrBackend", err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // The caller's own context is not Redis' fault, whichever way it ends and whoever notices first.

@@ -63,6 +63,7 @@ func TestPolicyRanges(t *testing.T) {
 		{TokenBucket(billion, billion-1, days366), "capacity"},
 
 		{SlidingLog(1, ms).Named("login"), ""},
+		{SlidingLog(1, ms).Named("").Named("login"), ""},
 		{SlidingLog(1, ms).Named("A-Za-z0-9._-"), ""},
 		{SlidingLog(1, ms).Named(strings.Repeat("n", 64)), ""},
 		{SlidingLog(1, ms).Named(""), "name"},
@@ -218,6 +219,15 @@ func TestPolicyTextRefused(t *testing.T) {
 		if !errors.Is(err, ErrInvalidPolicy) || !errors.As(err, &input) || input.Field != tt.field || got != (Policy{}) {
 			t.Errorf("ParsePolicy(%q) = %v, %v, want an InputError for %q that is ErrInvalidPolicy", tt.text, got, err, tt.field)
 		}
+	}
+}
+
+func TestPolicyName(t *testing.T) {
+	if got := SlidingLog(5, time.Minute).Name(); got != "" {
+		t.Errorf("a policy without a name is called %q", got)
+	}
+	if got := SlidingLog(5, time.Minute).Named("login").Name(); got != "login" {
+		t.Errorf("a policy named login is called %q", got)
 	}
 }
 
