@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -19,6 +20,9 @@ var kinds = []model.Kind{model.Log, model.Counter, model.Bucket}
 
 // epoch is where the clocks of these tests start: a whole minute, in microseconds.
 const epoch = 1_699_999_980_000_000
+
+// run sets the keys of this run apart from those of another on the same server.
+var run = strconv.FormatInt(time.Now().UnixNano(), 36)
 
 // tb is what testing.T and rapid.T have in common, as far as it is needed here.
 type tb interface {
@@ -51,7 +55,7 @@ func each(t *testing.T, kinds []model.Kind, test func(t *testing.T, k model.Kind
 	for _, server := range servers.All(t) {
 		for _, k := range kinds {
 			t.Run(server.Name+"/"+k.Script(), func(t *testing.T) {
-				s := &subject{server: server, script: script(t, k), key: fmt.Sprintf("sluice:{%s}:%s", t.Name(), k)}
+				s := &subject{server: server, script: script(t, k), key: fmt.Sprintf("sluice:{%s %s}:%s", run, t.Name(), k)}
 				s.at(epoch)
 				test(t, k, s)
 			})
@@ -74,9 +78,12 @@ func (s *subject) do(t tb, command ...string) rueidis.RedisResult {
 // eval calls the script with these keys.
 func (s *subject) eval(t tb, keys []string, args ...string) ([]int64, error) {
 	t.Helper()
-	command := slices.Concat([]string{"EVAL", s.script, strconv.Itoa(len(keys))}, keys, args)
-	caller := s.server.Caller
-	return caller.Do(t.Context(), caller.B().Arbitrary(command...).Build()).AsIntSlice()
+	return s.server.Caller.Do(t.Context(), s.evalCommand(keys, args...)).AsIntSlice()
+}
+
+func (s *subject) evalCommand(keys []string, args ...string) rueidis.Completed {
+	words := slices.Concat([]string{"EVAL", s.script, strconv.Itoa(len(keys))}, keys, args)
+	return s.server.Caller.B().Arbitrary(words...).Build()
 }
 
 // call calls the script with the arguments of a model's call.
@@ -118,34 +125,42 @@ func (s *subject) pttl(t tb) int64 {
 // content is all there is to see of the key: its value, byte for byte where the server dumps it, and its expiry.
 func (s *subject) content(t tb) string {
 	t.Helper()
+	var value any
+	var err error
+	if s.server.Name == "miniredis" { // which dumps strings only
+		value, err = s.readAny(t)
+	} else {
+		value, err = s.do(t, "DUMP", s.key).ToAny()
+	}
+	if rueidis.IsRedisNil(err) {
+		return "no key"
+	}
+	if err != nil {
+		t.Fatalf("read %s: %v", s.key, err)
+	}
+	return fmt.Sprintf("%q expires in %d ms", value, s.pttl(t))
+}
+
+// readAny reads the key's value, whatever its type.
+func (s *subject) readAny(t tb) (any, error) {
+	t.Helper()
 	kind, err := s.do(t, "TYPE", s.key).ToString()
 	if err != nil {
-		t.Fatalf("TYPE: %v", err)
+		return nil, err
 	}
-	var read []string
-	switch {
-	case kind == "none":
-		return "no key"
-	case s.server.Name != "miniredis": // which dumps strings only
-		read = []string{"DUMP", s.key}
-	case kind == "string":
-		read = []string{"GET", s.key}
-	case kind == "list":
-		read = []string{"LRANGE", s.key, "0", "-1"}
-	case kind == "set":
-		read = []string{"SMEMBERS", s.key}
-	case kind == "hash":
-		read = []string{"HGETALL", s.key}
-	case kind == "zset":
-		read = []string{"ZRANGE", s.key, "0", "-1", "WITHSCORES"}
-	default:
-		t.Fatalf("TYPE is %q", kind)
+	switch kind {
+	case "none", "string":
+		return s.do(t, "GET", s.key).ToAny()
+	case "list":
+		return s.do(t, "LRANGE", s.key, "0", "-1").ToAny()
+	case "set":
+		return s.do(t, "SMEMBERS", s.key).ToAny()
+	case "hash":
+		return s.do(t, "HGETALL", s.key).ToAny()
+	case "zset":
+		return s.do(t, "ZRANGE", s.key, "0", "-1", "WITHSCORES").ToAny()
 	}
-	value, err := s.do(t, read...).ToAny()
-	if err != nil {
-		t.Fatalf("%v: %v", read, err)
-	}
-	return fmt.Sprintf("%s %q expires in %d ms", kind, value, s.pttl(t))
+	return nil, fmt.Errorf("TYPE is %q", kind)
 }
 
 // checkUntil holds the key's expiry against a moment in ms; 0 is no key, or one whose time has come.

@@ -17,9 +17,10 @@ func TestVectors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		key := s.key
 		for i, v := range file.Vectors {
 			t.Run(v.Name, func(t *testing.T) {
-				s.key = fmt.Sprintf("sluice:{vector %d}:%s", i, k)
+				s.key = fmt.Sprintf("%s:%d", key, i)
 				runVector(t, s, v)
 			})
 		}

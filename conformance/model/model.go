@@ -135,6 +135,7 @@ func nothing(k Kind, atUS int64, p Policy) usage {
 type State struct {
 	held    usage // nil: no key
 	untilMS int64
+	writes  int
 }
 
 // New returns a missing key.
@@ -147,8 +148,11 @@ func (s *State) Until() int64 { return s.untilMS }
 // has removed the key yet.
 func (s *State) Void(nowUS int64) bool { return s.held != nil && nowUS/1000 >= s.untilMS }
 
+// Writes is how often a call has written the state or deleted it. A call that leaves it the same may touch nothing.
+func (s *State) Writes() int { return s.writes }
+
 // Lose makes the key a missing one, as eviction or expiry does.
-func (s *State) Lose() { *s = State{} }
+func (s *State) Lose() { s.held, s.untilMS = nil, 0 }
 
 // valid reports that the state counts: it is neither missing nor void nor too far in the future.
 func (s *State) valid(nowUS int64, p Policy) bool {
@@ -173,6 +177,7 @@ func (s *State) view(nowUS int64, p Policy) usage {
 
 // write replaces the state by what a call made of it.
 func (s *State) write(nowUS int64, p Policy, u usage) {
+	s.writes++
 	if u.none() {
 		s.Lose()
 		return
@@ -185,7 +190,10 @@ func (s *State) write(nowUS int64, p Policy, u usage) {
 	case p.Kind == Counter:
 		s.untilMS = need
 	case !keep:
-		s.untilMS = min(max(need, longest), nowUS/1000+2*MaxWindowMS)
+		s.untilMS = max(need, longest)
+	}
+	if p.Kind == Bucket { // a lowered policy could make it ages
+		s.untilMS = min(s.untilMS, nowUS/1000+2*MaxWindowMS)
 	}
 	s.held = u
 }

@@ -119,7 +119,7 @@ func TestDeniedCallsAndPeeksChangeNothing(t *testing.T) {
 		walk(t, p, -p.WindowMS*1000, func(before, after *State, now int64, op string, cost int64, r Reply) {
 			if op == "peek" || !r.Allowed || op == "take" && cost == 0 {
 				a, b := before.Call(now, "peek", 1, p, 0), after.Call(now, "peek", 1, p, 0)
-				if a != b || before.Until() != after.Until() {
+				if a != b || before.Until() != after.Until() || before.Writes() != after.Writes() {
 					t.Fatalf("%s of %d changed %+v until %d to %+v until %d", op, cost, a, before.Until(), b, after.Until())
 				}
 			}

@@ -163,6 +163,14 @@ func (m *maker) counter() {
 		d.policy(10, 2000)
 		d.at(1200*ms).peek(10).is(0, 4, some, some)
 	})
+	m.vector("another window rounds the least part up", "1 ms before it would have left, a carried unit counts as one", func(d *draft) {
+		d.policy(2, 999)
+		d.align()
+		d.take(1).ok()
+		d.at(1997*ms).take(1).is(1, 1, 0, some)
+		d.policy(2, 2)
+		d.peek(1).is(0, 0, some, some)
+	})
 	m.vector("another window counts from the last write", "the estimate counts as charged at the last write, in the new alignment", func(d *draft) {
 		d.align()
 		d.at(700 * ms).take(10).ok()
