@@ -28,9 +28,9 @@ var (
 )
 
 const (
-	slidingLogSHA1     = "9f3747e1fa6f0ebe416fbaba290ff584baa3f6e5"
-	slidingCounterSHA1 = "e84973ee3e0ebe187345dcd9c1f4c3ddab0116ca"
-	tokenBucketSHA1    = "551a5034541402db80822be889d96521e414ec00"
+	slidingLogSHA1     = "a44fe042ba25ae328dc763cd782da069b63b3661"
+	slidingCounterSHA1 = "3096c15e4ff8170bf79ee7fe97b2ab18077a10f3"
+	tokenBucketSHA1    = "03879cdfdb41c7f435c14b92c95c94e6cf71dc57"
 )
 
 type script struct {

@@ -6,6 +6,7 @@
 -- ARGV[3]  limit       units per window, 1 to 10^9
 -- ARGV[4]  window_ms   milliseconds, 1 to 31622400000 (366 days)
 -- ARGV[5]  receipt     settle only: reply[5] of the take being settled, 0 = none
+--          All are decimal integers in their shortest form: no leading zeros, no plus.
 --
 -- Reply    [1] allowed         1 or 0 (settle: always 1)
 --          [2] remaining       whole units free after this call, never negative
@@ -21,39 +22,35 @@
 -- State    a string, "counter:<window_ms>:<last>:<previous>:<current>": the counts of the window that `last` (ms)
 --          lies in, and of the one before. Windows are aligned to the epoch; the key expires at the end of the next.
 
--- [shared: refuse]
--- The error that names an argument and its range.
-local function refuse(argument)
-  local ranges = {
-    KEYS = 'one key',
-    ARGV = 'an operation, a cost, the policy, and for settle a receipt',
-    operation = 'take, peek or settle',
-    cost = 'an integer from 0 to 1000000000 (settle: from -1000000000)',
-    limit = 'an integer from 1 to 1000000000',
-    window_ms = 'an integer from 1 to 31622400000',
-    capacity = 'an integer from 1 to 1000000000',
-    refill = 'an integer from 1 to 1000000000',
-    period_ms = 'an integer from 1 to 31622400000, and the bucket full again within 31622400000 ms',
-    receipt = 'an integer from 0 to 9007199254740991',
-  }
-  return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. ranges[argument])
-end
-
--- Which of the named arguments, from ARGV[2] on, is not made of digits.
-local function malformed(names)
-  for i, name in ipairs(names) do
-    local digits = name == 'cost' and ARGV[1] == 'settle' and '^%-?%d+$' or '^%d+$'
-    if not string.find(ARGV[i + 1], digits) then return name end
+-- [shared: refusal]
+-- The error for the first argument that is not as it must be, or nil. `names`: from ARGV[2] on, the receipt last.
+local function refusal(names)
+  local function must_be(argument, what)
+    return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
   end
-end
--- [end]
-
--- [shared: foreign]
--- The error for a key that holds something else. A read that failed for another reason (no permission, say) keeps its
--- own error.
-local function foreign(state, kind)
-  if type(state) == 'table' and state.err and not string.find(state.err, '^WRONGTYPE') then return state end
-  return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a ' .. kind)
+  local settles = ARGV[1] == 'settle'
+  if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+  if not settles and ARGV[1] ~= 'take' and ARGV[1] ~= 'peek' then
+    return must_be('operation', 'take, peek or settle')
+  end
+  if not settles then table.remove(names) end
+  if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
+  for i, name in ipairs(names) do
+    local least, most = 1, 1000000000
+    if name == 'cost' then
+      least = settles and -most or 0
+    elseif name == 'receipt' then
+      least, most = 0, 9007199254740991 -- 2^53 - 1
+    elseif name == 'window_ms' or name == 'period_ms' then
+      most = 31622400000 -- 366 days
+    end
+    -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
+    local text = ARGV[i + 1]
+    local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
+    if not number or number < least or number > most then
+      return must_be(name, string.format('an integer from %d to %d', least, most))
+    end
+  end
 end
 -- [end]
 
@@ -83,12 +80,11 @@ end
 -- [shared: store]
 -- Writes what was decided: nothing, no state any more, or a state; `expiry` (ms) where the key's own is not right.
 local function store(key, text, expiry)
-  if not text then return end
   if text == '' then
     redis.call('UNLINK', key)
-  elseif not expiry then
+  elseif text and not expiry then
     redis.call('SET', key, text, 'KEEPTTL')
-  else
+  elseif text then
     redis.call('SET', key, text)
     redis.call('PEXPIREAT', key, string.format('%d', expiry))
   end
@@ -99,11 +95,11 @@ end
 -- Milliseconds from `now_ms` until no more than `most` units (>= 0) are used, but no longer than the state is known. It
 -- is solved, not searched: the least elapsed time for which previous * (window - elapsed) < (free + 1) * window.
 local function counter_wait(now_ms, most, previous, current, start, window, expiry)
-  local fading, free = previous, most - current
+  local free = most - current
   if free < 0 then -- too much in this window alone: in the next one it fades
-    start, fading, free = start + window, current, most
+    start, previous, free = start + window, current, most
   end
-  local time = start + muldiv(window, fading - free - 1, 0, fading) + 1
+  local time = start + muldiv(window, previous - free - 1, 0, previous) + 1
   return (expiry < time and expiry or time) - now_ms
 end
 
@@ -115,31 +111,39 @@ local function sliding_counter(now, key, operation, cost, receipt, limit, window
   local previous, current = 0, 0
   local at, expiry = now_ms, nil -- expiry: of a state that counts
   local kept = false -- whether the key's expiry is already that of the window of `at`
+  local elapsed, start -- of `at` in its window
   local state = redis.pcall('GET', key)
   if state then
+    local failed = type(state) == 'table'
     local w, last, p, c
-    if type(state) == 'string' then w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$') end
-    if not w then return foreign(state, 'sliding counter') end
-    w, last, p, c = w + 0, last + 0, p + 0, c + 0
-    local elapsed = last % w
-    local till = last - elapsed + 2 * w
+    if not failed then w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$') end
+    if not w then
+      if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+      return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding counter')
+    end
+    w, last = w + 0, last + 0
+    local began = last - last % w
     -- A state from the future stands still for up to one window, and is discarded beyond.
-    if now_ms < till and last - now_ms <= window then
-      expiry = till
+    if now_ms < began + 2 * w and last - now_ms <= window then
+      expiry = began + 2 * w
       if last > at then at = last end
       if w ~= window then -- all that the old window knew counts as charged at `last`, rounded up
-        p, c = 0, math.min(c + muldiv(p, w - elapsed, w - 1, w), 1000000000000)
+        c = math.min(c + muldiv(p + 0, w - (last - began), w - 1, w), 1000000000000)
+        p, began = 0, last - last % window
       end
-      local passed = (at - at % window) - (last - last % window)
-      if passed == 0 then
-        previous, current, kept = p, c, w == window
-      elseif passed == window then
-        previous = c
+      elapsed = at % window
+      start = at - elapsed
+      if start == began then
+        previous, current, kept = p + 0, c + 0, w == window
+      elseif start == began + window then
+        previous = c + 0
       end
     end
   end
-  local elapsed = at % window
-  local start = at - elapsed
+  if not start then
+    elapsed = at % window
+    start = at - elapsed
+  end
 
   local used = current + muldiv(previous, window - elapsed, 0, window)
   local allowed, retry = 1, 0
@@ -173,9 +177,9 @@ local function sliding_counter(now, key, operation, cost, receipt, limit, window
     if previous == 0 and current == 0 then
       text = ''
     else
-      text = string.format('counter:%d:%d:%d:%d', window, at, previous, current)
       expiry = start + 2 * window
-      moved = not kept and expiry or nil
+      moved = not kept and expiry
+      text = string.format('counter:%d:%d:%d:%d', window, at, previous, current)
     end
   end
   local reset = used > 0 and counter_wait(now_ms, 0, previous, current, start, window, expiry) or 0
@@ -184,21 +188,17 @@ end
 -- [end]
 
 -- [main]
-local operation = ARGV[1]
-local settles = operation == 'settle'
-if #KEYS ~= 1 then return refuse('KEYS') end
-if not settles and operation ~= 'take' and operation ~= 'peek' then return refuse('operation') end
-if #ARGV ~= (settles and 5 or 4) then return refuse('ARGV') end
-if not string.find(table.concat(ARGV, ' ', 2), settles and '^%-?%d+ %d+ %d+ %d+$' or '^%d+ %d+ %d+$') then
-  return refuse(malformed({'cost', 'limit', 'window_ms', 'receipt'}))
+local operation, cost, limit, window_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- The usual call is told by its shape alone, which is cheap: few digits are within every range.
+local usual = #ARGV == 4 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
+  and #cost < 10 and #limit < 10 and #window_ms < 11
+  and string.find(cost .. ' ' .. limit .. ' ' .. window_ms, '^[1-9]%d* [1-9]%d* [1-9]%d*$')
+if not usual then
+  local problem = refusal({'cost', 'limit', 'window_ms', 'receipt'})
+  if problem then return problem end
 end
-local cost, limit, window_ms = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
-local receipt = settles and ARGV[5] + 0 or 0
-if cost > 1000000000 or cost < -1000000000 then return refuse('cost') end
-if limit < 1 or limit > 1000000000 then return refuse('limit') end
-if window_ms < 1 or window_ms > 31622400000 then return refuse('window_ms') end
-if receipt > 9007199254740991 then return refuse('receipt') end
-
+cost, limit, window_ms = cost + 0, limit + 0, window_ms + 0
+local receipt = operation == 'settle' and ARGV[5] + 0 or 0
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local reply, text, expiry = sliding_counter(now, KEYS[1], operation, cost, receipt, limit, window_ms)

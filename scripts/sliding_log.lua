@@ -6,6 +6,7 @@
 -- ARGV[3]  limit       units in any window, 1 to 10^9
 -- ARGV[4]  window_ms   milliseconds, 1 to 31622400000 (366 days)
 -- ARGV[5]  receipt     settle only: reply[5] of the take being settled, 0 = none
+--          All are decimal integers in their shortest form: no leading zeros, no plus.
 --
 -- Reply    [1] allowed         1 or 0 (settle: always 1)
 --          [2] remaining       whole units free after this call, never negative
@@ -25,53 +26,46 @@
 --          (14 digits), the running total with it (13 digits, so that equal times sort by total) and its own units,
 --          all hexadecimal and without a gap: it is short, and a score is dear to read.
 
--- [shared: refuse]
--- The error that names an argument and its range.
-local function refuse(argument)
-  local ranges = {
-    KEYS = 'one key',
-    ARGV = 'an operation, a cost, the policy, and for settle a receipt',
-    operation = 'take, peek or settle',
-    cost = 'an integer from 0 to 1000000000 (settle: from -1000000000)',
-    limit = 'an integer from 1 to 1000000000',
-    window_ms = 'an integer from 1 to 31622400000',
-    capacity = 'an integer from 1 to 1000000000',
-    refill = 'an integer from 1 to 1000000000',
-    period_ms = 'an integer from 1 to 31622400000, and the bucket full again within 31622400000 ms',
-    receipt = 'an integer from 0 to 9007199254740991',
-  }
-  return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. ranges[argument])
-end
-
--- Which of the named arguments, from ARGV[2] on, is not made of digits.
-local function malformed(names)
+-- [shared: refusal]
+-- The error for the first argument that is not as it must be, or nil. `names`: from ARGV[2] on, the receipt last.
+local function refusal(names)
+  local function must_be(argument, what)
+    return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
+  end
+  local settles = ARGV[1] == 'settle'
+  if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+  if not settles and ARGV[1] ~= 'take' and ARGV[1] ~= 'peek' then
+    return must_be('operation', 'take, peek or settle')
+  end
+  if not settles then table.remove(names) end
+  if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
   for i, name in ipairs(names) do
-    local digits = name == 'cost' and ARGV[1] == 'settle' and '^%-?%d+$' or '^%d+$'
-    if not string.find(ARGV[i + 1], digits) then return name end
+    local least, most = 1, 1000000000
+    if name == 'cost' then
+      least = settles and -most or 0
+    elseif name == 'receipt' then
+      least, most = 0, 9007199254740991 -- 2^53 - 1
+    elseif name == 'window_ms' or name == 'period_ms' then
+      most = 31622400000 -- 366 days
+    end
+    -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
+    local text = ARGV[i + 1]
+    local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
+    if not number or number < least or number > most then
+      return must_be(name, string.format('an integer from %d to %d', least, most))
+    end
   end
 end
 -- [end]
 
--- [shared: foreign]
+-- [algorithm: sliding_log]
 -- The error for a key that holds something else. A read that failed for another reason (no permission, say) keeps its
 -- own error.
-local function foreign(state, kind)
-  if type(state) == 'table' and state.err and not string.find(state.err, '^WRONGTYPE') then return state end
-  return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a ' .. kind)
+local function log_foreign(front, what)
+  if front.err and not string.find(front.err, '^WRONGTYPE') then return front end
+  return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding log' .. (what or ''))
 end
--- [end]
 
--- [shared: wait]
--- Milliseconds from `now` until `time` (both us), rounded up, but no longer than a state is known that ends at `expiry`
--- (ms), if there is one.
-local function wait(now, time, expiry)
-  if expiry and expiry * 1000 < time then time = expiry * 1000 end
-  local us = time - now + 999
-  return (us - us % 1000) / 1000
-end
--- [end]
-
--- [algorithm: sliding_log]
 -- The time (us), the running total and the units of an entry; nil if the member is none. Running totals wrap around at
 -- 10^15, a thousand times what can be in use, so a difference modulo 10^15 is never ambiguous.
 local function log_entry(member)
@@ -117,12 +111,12 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
   local header, header_window
   local front = redis.pcall('ZRANGE', key, 0, 2)
   local first = front[1]
-  if front.err then return foreign(front, 'sliding log') end
+  if front.err then return log_foreign(front) end
   if first then
     local w, u, b = string.match(first, '^log:(%d+):(%d+):(%d+)$')
     local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
     local time, oldest, units = log_entry(front[2] or '')
-    if not w or not last or not time then return foreign(front, 'sliding log') end
+    if not w or not last or not time then return log_foreign(front) end
     -- A log from the future stands still for up to one window, and is discarded beyond.
     if now_ms < u + 0 and last - now <= window then
       if last > at then at = last end
@@ -131,12 +125,12 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
       if time <= cut and front[3] then
         dead = 1
         time, oldest, units = log_entry(front[3])
-        if not time then return foreign(front, 'sliding log') end
+        if not time then return log_foreign(front) end
         if time <= cut then
           dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
           local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
           if member then time, oldest, units = log_entry(member) end
-          if not time then return foreign(front, 'sliding log') end
+          if not time then return log_foreign(front) end
         end
       end
       if time > cut then
@@ -147,7 +141,7 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
     end
   end
 
-  local allowed, retry, charge, refund = 1, 0, 0, 0
+  local allowed, retry, charge, refund = 1, 0, 0, 0 -- retry: in us
   if operation == 'settle' then
     if cost > 0 then
       charge = math.min(cost, 1000000000000 - used) -- debts end here, a thousand times the largest limit
@@ -160,8 +154,8 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
     allowed, retry = 0, -1
     if cost <= limit then
       local time = log_passing(key, base, used, used + cost - limit, dead, newest)
-      if not time then return foreign(front, 'sliding log') end
-      retry = wait(now, time + window, expiry)
+      if not time then return log_foreign(front) end
+      retry = time + window - now
     end
   end
 
@@ -170,7 +164,7 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
     clear = first and not header or refund == used and charge == 0
     if refund > 0 and not clear then
       local time, rank = log_passing(key, base, used, refund + 1, dead, newest)
-      if not time then return foreign(front, 'sliding log') end
+      if not time then return log_foreign(front) end
       dead = rank - 1
     end
     base, used = base + refund, used - refund
@@ -180,7 +174,7 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
       if total >= 1000000000000000 and at ~= newest then
         base, total = base - 1000000000000000, total - 1000000000000000
       end
-      if total >= 4500000000000000 then return foreign(front, 'sliding log with room in this microsecond') end
+      if total >= 4500000000000000 then return log_foreign(front, ' with room in this microsecond') end
       newest, used = at, used + charge
       stamp, member = string.format('%d', at), string.format('%014x%013x%x', at, total, charge)
     end
@@ -197,7 +191,18 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
       end
     end
   end
-  local reset = used > 0 and wait(now, newest + window, expiry) or 0
+  local reset = 0
+  if used > 0 then
+    -- No wait is longer than the state is known.
+    local known = expiry * 1000 - now
+    reset = newest + window - now
+    reset = (reset < known and reset or known) + 999
+    reset = (reset - reset % 1000) / 1000
+    if retry > 0 then
+      retry = (retry < known and retry or known) + 999
+      retry = (retry - retry % 1000) / 1000
+    end
+  end
   local reply = {allowed, used < limit and limit - used or 0, retry, reset, now}
   return reply, clear, stamp, member, text, header, moved, dead
 end
@@ -220,21 +225,17 @@ end
 -- [end]
 
 -- [main]
-local operation = ARGV[1]
-local settles = operation == 'settle'
-if #KEYS ~= 1 then return refuse('KEYS') end
-if not settles and operation ~= 'take' and operation ~= 'peek' then return refuse('operation') end
-if #ARGV ~= (settles and 5 or 4) then return refuse('ARGV') end
-if not string.find(table.concat(ARGV, ' ', 2), settles and '^%-?%d+ %d+ %d+ %d+$' or '^%d+ %d+ %d+$') then
-  return refuse(malformed({'cost', 'limit', 'window_ms', 'receipt'}))
+local operation, cost, limit, window_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- The usual call is told by its shape alone, which is cheap: few digits are within every range.
+local usual = #ARGV == 4 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
+  and #cost < 10 and #limit < 10 and #window_ms < 11
+  and string.find(cost .. ' ' .. limit .. ' ' .. window_ms, '^[1-9]%d* [1-9]%d* [1-9]%d*$')
+if not usual then
+  local problem = refusal({'cost', 'limit', 'window_ms', 'receipt'})
+  if problem then return problem end
 end
-local cost, limit, window_ms = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
-local receipt = settles and ARGV[5] + 0 or 0
-if cost > 1000000000 or cost < -1000000000 then return refuse('cost') end
-if limit < 1 or limit > 1000000000 then return refuse('limit') end
-if window_ms < 1 or window_ms > 31622400000 then return refuse('window_ms') end
-if receipt > 9007199254740991 then return refuse('receipt') end
-
+cost, limit, window_ms = cost + 0, limit + 0, window_ms + 0
+local receipt = operation == 'settle' and ARGV[5] + 0 or 0
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local reply, clear, stamp, member, text, header, expiry, dead =

@@ -7,6 +7,7 @@
 -- ARGV[4]  refill      tokens per period, 1 to 10^9
 -- ARGV[5]  period_ms   milliseconds, 1 to 31622400000 (366 days)
 -- ARGV[6]  receipt     settle only: reply[5] of the take being settled, 0 = none
+--          All are decimal integers in their shortest form: no leading zeros, no plus.
 --          An empty bucket must be full again within 366 days: capacity * period_ms / refill <= 31622400000.
 --
 -- Reply    [1] allowed         1 or 0 (settle: always 1)
@@ -23,39 +24,35 @@
 -- State    a string, "bucket:<period_ms>:<until>:<last>:<deficit>:<fraction>": at `last` (us) the bucket lacked
 --          deficit + fraction / (1000 * period_ms) tokens; the key expires at `until` (ms).
 
--- [shared: refuse]
--- The error that names an argument and its range.
-local function refuse(argument)
-  local ranges = {
-    KEYS = 'one key',
-    ARGV = 'an operation, a cost, the policy, and for settle a receipt',
-    operation = 'take, peek or settle',
-    cost = 'an integer from 0 to 1000000000 (settle: from -1000000000)',
-    limit = 'an integer from 1 to 1000000000',
-    window_ms = 'an integer from 1 to 31622400000',
-    capacity = 'an integer from 1 to 1000000000',
-    refill = 'an integer from 1 to 1000000000',
-    period_ms = 'an integer from 1 to 31622400000, and the bucket full again within 31622400000 ms',
-    receipt = 'an integer from 0 to 9007199254740991',
-  }
-  return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. ranges[argument])
-end
-
--- Which of the named arguments, from ARGV[2] on, is not made of digits.
-local function malformed(names)
-  for i, name in ipairs(names) do
-    local digits = name == 'cost' and ARGV[1] == 'settle' and '^%-?%d+$' or '^%d+$'
-    if not string.find(ARGV[i + 1], digits) then return name end
+-- [shared: refusal]
+-- The error for the first argument that is not as it must be, or nil. `names`: from ARGV[2] on, the receipt last.
+local function refusal(names)
+  local function must_be(argument, what)
+    return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
   end
-end
--- [end]
-
--- [shared: foreign]
--- The error for a key that holds something else. A read that failed for another reason (no permission, say) keeps its
--- own error.
-local function foreign(state, kind)
-  if type(state) == 'table' and state.err and not string.find(state.err, '^WRONGTYPE') then return state end
-  return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a ' .. kind)
+  local settles = ARGV[1] == 'settle'
+  if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+  if not settles and ARGV[1] ~= 'take' and ARGV[1] ~= 'peek' then
+    return must_be('operation', 'take, peek or settle')
+  end
+  if not settles then table.remove(names) end
+  if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
+  for i, name in ipairs(names) do
+    local least, most = 1, 1000000000
+    if name == 'cost' then
+      least = settles and -most or 0
+    elseif name == 'receipt' then
+      least, most = 0, 9007199254740991 -- 2^53 - 1
+    elseif name == 'window_ms' or name == 'period_ms' then
+      most = 31622400000 -- 366 days
+    end
+    -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
+    local text = ARGV[i + 1]
+    local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
+    if not number or number < least or number > most then
+      return must_be(name, string.format('an integer from %d to %d', least, most))
+    end
+  end
 end
 -- [end]
 
@@ -82,25 +79,14 @@ local function muldiv(a, b, extra, c)
 end
 -- [end]
 
--- [shared: wait]
--- Milliseconds from `now` until `time` (both us), rounded up, but no longer than a state is known that ends at `expiry`
--- (ms), if there is one.
-local function wait(now, time, expiry)
-  if expiry and expiry * 1000 < time then time = expiry * 1000 end
-  local us = time - now + 999
-  return (us - us % 1000) / 1000
-end
--- [end]
-
 -- [shared: store]
 -- Writes what was decided: nothing, no state any more, or a state; `expiry` (ms) where the key's own is not right.
 local function store(key, text, expiry)
-  if not text then return end
   if text == '' then
     redis.call('UNLINK', key)
-  elseif not expiry then
+  elseif text and not expiry then
     redis.call('SET', key, text, 'KEEPTTL')
-  else
+  elseif text then
     redis.call('SET', key, text)
     redis.call('PEXPIREAT', key, string.format('%d', expiry))
   end
@@ -112,38 +98,49 @@ end
 -- takes.
 local function token_bucket(now, key, operation, cost, receipt, capacity, refill, period_ms)
   local period = period_ms * 1000
-  local fill = muldiv(capacity, period, refill - 1, refill) -- us from empty to full, rounded up
-  if fill > 31622400000000 then return refuse('period_ms') end
-  local now_ms = (now - now % 1000) / 1000
+  -- The time in us from empty to full, rounded up. It is worked out only where it matters, and near its bound.
+  local fill
+  if capacity * period_ms > refill * 31622000000 then
+    fill = muldiv(capacity, period, refill - 1, refill)
+    if fill > 31622400000000 then
+      return redis.error_reply('SLUICEARG period_ms must be short enough to fill the bucket within 31622400000 ms')
+    end
+  end
 
   local deficit, fraction = 0, 0 -- what the bucket lacks at `at`: deficit + fraction / period tokens
   local at, expiry = now, nil -- expiry: of a state that counts
   local state = redis.pcall('GET', key)
   if state then
+    local failed = type(state) == 'table'
     local p, u, last, d, f
-    if type(state) == 'string' then
-      p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
+    if not failed then p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$') end
+    if not p then
+      if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+      return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
     end
-    if not p then return foreign(state, 'token bucket') end
-    u, last = u + 0, last + 0
-    -- A state from the future stands still for up to one fill time, and is discarded beyond.
-    if now_ms < u and last - now <= fill then
-      deficit, fraction = d + 0, f + 0
+    last = last + 0
+    local counts = now < u * 1000
+    if last > now then -- from the future: it stands still for up to one fill time, and is discarded beyond
+      fill = fill or muldiv(capacity, period, refill - 1, refill)
+      counts = counts and last - now <= fill
+      at = counts and last or now
+    end
+    if counts then
+      deficit, fraction, expiry = d + 0, f + 0, u + 0
       if fraction > 0 and p + 0 ~= period_ms then -- of another period: round up to a whole token
         deficit, fraction = deficit + 1, 0
       end
-      if last > at then at = last end
       local tokens, rest = muldiv(at - last, refill, 0, period)
       deficit, fraction = deficit - tokens, fraction - rest
       if fraction < 0 then deficit, fraction = deficit - 1, fraction + period end
       if deficit < 0 then deficit, fraction = 0, 0 end
-      expiry = u
     end
   end
 
   local used = fraction > 0 and deficit + 1 or deficit
-  local allowed, retry, change = 1, 0, 0
+  local allowed, retry, change = 1, 0, 0 -- retry: in us, from `at`
   if operation == 'settle' then
+    fill = fill or muldiv(capacity, period, refill - 1, refill)
     if cost > 0 then
       -- A debt ends at minus one capacity, so that no state has to outlive two fill times.
       local most = 2 * capacity
@@ -160,50 +157,55 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
   else
     allowed, retry = 0, -1
     if cost <= capacity then
-      retry = wait(now, at + muldiv(deficit + cost - capacity, period, fraction + refill - 1, refill), expiry)
+      retry = at + muldiv(deficit + cost - capacity, period, fraction + refill - 1, refill) - now
     end
   end
 
+  local text, moved
   if change ~= 0 then
     deficit = deficit + change
     if deficit < 0 then deficit, fraction = 0, 0 end
     used = fraction > 0 and deficit + 1 or deficit
+    if used == 0 then text = '' end
   end
-  if used == 0 then return {allowed, capacity, retry, 0, now}, change ~= 0 and '' end
+  if used == 0 then return {allowed, capacity, retry, 0, now}, text end
 
-  local full = at + muldiv(deficit, period, fraction + refill - 1, refill)
-  local text, moved
+  local reset = at + muldiv(deficit, period, fraction + refill - 1, refill) - now
   if change ~= 0 then
-    local need = full > at + fill and full or at + fill
-    need = (need + 999 - (need + 999) % 1000) / 1000
-    local most = now_ms + 2 * ((fill + 999 - (fill + 999) % 1000) / 1000)
+    fill = fill or muldiv(capacity, period, refill - 1, refill)
+    local now_ms = (now - now % 1000) / 1000
+    local need = math.ceil((now + math.max(reset, at - now + fill)) / 1000)
+    local most = now_ms + 2 * math.ceil(fill / 1000)
     if not expiry or expiry < need or expiry > most then
-      moved = math.min(math.max(need, most), now_ms + 63244800000)
-      expiry = moved
+      expiry = math.min(math.max(need, most), now_ms + 63244800000)
+      moved = expiry
     end
     text = string.format('bucket:%d:%d:%d:%d:%d', period_ms, expiry, at, deficit, fraction)
   end
-  return {allowed, used < capacity and capacity - used or 0, retry, wait(now, full, expiry), now}, text, moved
+  -- No wait is longer than the state is known.
+  local known = expiry * 1000 - now
+  reset = (reset < known and reset or known) + 999
+  reset = (reset - reset % 1000) / 1000
+  if retry > 0 then
+    retry = (retry < known and retry or known) + 999
+    retry = (retry - retry % 1000) / 1000
+  end
+  return {allowed, used < capacity and capacity - used or 0, retry, reset, now}, text, moved
 end
 -- [end]
 
 -- [main]
-local operation = ARGV[1]
-local settles = operation == 'settle'
-if #KEYS ~= 1 then return refuse('KEYS') end
-if not settles and operation ~= 'take' and operation ~= 'peek' then return refuse('operation') end
-if #ARGV ~= (settles and 6 or 5) then return refuse('ARGV') end
-if not string.find(table.concat(ARGV, ' ', 2), settles and '^%-?%d+ %d+ %d+ %d+ %d+$' or '^%d+ %d+ %d+ %d+$') then
-  return refuse(malformed({'cost', 'capacity', 'refill', 'period_ms', 'receipt'}))
+local operation, cost, capacity, refill, period_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- The usual call is told by its shape alone, which is cheap: few digits are within every range.
+local usual = #ARGV == 5 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
+  and #cost < 10 and #capacity < 10 and #refill < 10 and #period_ms < 11
+  and string.find(cost .. ' ' .. capacity .. ' ' .. refill .. ' ' .. period_ms, '^[1-9]%d* [1-9]%d* [1-9]%d* [1-9]%d*$')
+if not usual then
+  local problem = refusal({'cost', 'capacity', 'refill', 'period_ms', 'receipt'})
+  if problem then return problem end
 end
-local cost, capacity, refill, period_ms = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
-local receipt = settles and ARGV[6] + 0 or 0
-if cost > 1000000000 or cost < -1000000000 then return refuse('cost') end
-if capacity < 1 or capacity > 1000000000 then return refuse('capacity') end
-if refill < 1 or refill > 1000000000 then return refuse('refill') end
-if period_ms < 1 or period_ms > 31622400000 then return refuse('period_ms') end
-if receipt > 9007199254740991 then return refuse('receipt') end
-
+cost, capacity, refill, period_ms = cost + 0, capacity + 0, refill + 0, period_ms + 0
+local receipt = operation == 'settle' and ARGV[6] + 0 or 0
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local reply, text, expiry = token_bucket(now, KEYS[1], operation, cost, receipt, capacity, refill, period_ms)
