@@ -75,6 +75,7 @@ func (m *maker) arguments() {
 		{"infinite", []string{"inf", "-inf", "Infinity", "1e999"}},
 		{"separators", []string{"1_000", "1,000", "1'000", "1 000"}},
 		{"words and other digits", []string{"five", "true", "nil", "{}", "٥", "５"}},
+		{"leading zeros", []string{"05", "00", "0010", "00000000000000000000000005"}},
 		{"two signs", []string{"--5", "+-5", "-", "- 5", "5-"}},
 	}
 	for _, s := range shapes {
@@ -88,6 +89,11 @@ func (m *maker) arguments() {
 	onBoth("minus sign", "a sign is for settle's cost alone", func(d *draft) {
 		d.refuse([]string{"-1", "-5", "-0", "-1000000000"}, numbers)
 		d.fails(argCode, "cost", nil, append([]string{"peek", "-1"}, d.policyArgs()...)...)
+	})
+	onBoth("minus sign and zero", "a difference has one form only: no -0, no zeros in front", func(d *draft) {
+		settled(d, "-0")
+		settled(d, "-05")
+		settled(d, "-00")
 	})
 	onBoth("zero", "a limit, refill or window of 0", func(d *draft) {
 		d.refuse([]string{"0", "00"}, positive)

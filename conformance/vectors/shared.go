@@ -137,16 +137,6 @@ func (m *maker) shared() {
 		d.take(1).is(1, 0, 0, some)
 		d.exact(1)
 	})
-	m.vector("leading zeros", "leading zeros are harmless", func(d *draft) {
-		want := d.take(7).is(1, 3, 0, some)
-		args := d.vector.Steps[want.step].Args
-		for i := range args[1:] {
-			args[1+i] = "000000000000000000000000" + args[1+i]
-		}
-		d.settle(-2, want)
-		step := d.vector.Steps[1].Args
-		step[1] = "-0002"
-	})
 	m.vector("expiry is written once per window", "a later charge keeps the expiry while that is late enough", func(d *draft) {
 		d.take(1).ok()
 		d.at(300 * ms).take(1).ok()
