@@ -45,7 +45,8 @@ func conform(t *testing.T, c *containers.Clocked, url, callerURL string) {
 	if err != nil {
 		t.Fatalf("build the conformance tests: %v", err)
 	}
-	cmd := exec.CommandContext(t.Context(), binary, "-test.run", "^TestVectors$", "-test.v")
+	cmd := exec.CommandContext(t.Context(), binary, "-test.v", "-rapid.checks=20", "-rapid.nofailfile",
+		"-test.run", "^(TestVectors|TestScriptsAgreeWithTheModel|TestFault.*)$")
 	cmd.Dir = conformanceDir()
 	cmd.Env = append(os.Environ(), "SLUICE_SERVER_URL="+url, "SLUICE_SERVER_CALLER_URL="+callerURL,
 		"SLUICE_SERVER_CLOCK="+c.ClockFile, "SLUICE_SERVER_NAME="+c.Name)

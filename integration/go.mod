@@ -11,7 +11,7 @@ require (
 	github.com/moby/moby/api v1.56.1
 	github.com/moby/moby/client v0.6.2
 	github.com/redis/rueidis v1.0.79
-	github.com/sluicego/sluice v0.0.0-00010101000000-000000000000
+	github.com/sluicego/sluice v0.0.0
 	github.com/sluicego/sluice/conformance v0.0.0-00010101000000-000000000000
 	github.com/testcontainers/testcontainers-go v0.45.0
 )
