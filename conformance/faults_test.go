@@ -36,122 +36,132 @@ func policyOf(k model.Kind, limit, windowMS int64) model.Policy {
 }
 
 func TestFaultKeysWithoutExpiry(t *testing.T) {
-	each(t, kinds, func(t *testing.T, k model.Kind, s *subject) {
-		random := rand.New(rand.NewPCG(1, 2))
-		p := policyOf(k, 5, 700)
-		key := s.key
-		for range 400 {
-			s.key = fmt.Sprintf("%s:%d", key, random.IntN(10))
-			s.at(s.now + random.Int64N(100_000))
-			op := []string{"take", "peek", "settle"}[random.IntN(3)]
-			cost := random.Int64N(7)
-			if op == "settle" {
-				cost -= 3
+	for s := range subjects(t) {
+		t.Run(s.name, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(1, 2))
+			p := policyOf(s.kind, 5, 700)
+			key := s.key
+			for range 400 {
+				s.key = fmt.Sprintf("%s:%d", key, random.IntN(10))
+				s.at(s.now + random.Int64N(100_000))
+				op := []string{"take", "peek", "settle"}[random.IntN(3)]
+				cost := random.Int64N(7)
+				if op == "settle" {
+					cost -= 3
+				}
+				s.call(t, op, cost, p, 0)
+				// A bucket in full debt, charged between two milliseconds, needs one more.
+				if ttl := s.pttl(t); ttl != -2 && (ttl < 0 || ttl > 2*700+1) {
+					t.Fatalf("after %s of %d: PTTL is %d", op, cost, ttl)
+				}
 			}
-			s.call(t, op, cost, p, 0)
-			// A bucket in full debt, charged between two milliseconds, needs one more.
-			if ttl := s.pttl(t); ttl != -2 && (ttl < 0 || ttl > 2*700+1) {
-				t.Fatalf("after %s of %d: PTTL is %d", op, cost, ttl)
+			for i := range 10 {
+				s.key = fmt.Sprintf("%s:%d", key, i)
+				if ttl := s.pttl(t); ttl != -2 && (ttl < 0 || ttl > 2*700+1) {
+					t.Errorf("PTTL of %s is %d in the end", s.key, ttl)
+				}
 			}
-		}
-		for i := range 10 {
-			s.key = fmt.Sprintf("%s:%d", key, i)
-			if ttl := s.pttl(t); ttl != -2 && (ttl < 0 || ttl > 2*700+1) {
-				t.Errorf("PTTL of %s is %d in the end", s.key, ttl)
-			}
-		}
-	})
+		})
+	}
 }
 
 func TestFaultResetRounded(t *testing.T) {
-	each(t, kinds, func(t *testing.T, k model.Kind, s *subject) {
-		key := s.key
-		for _, p := range []model.Policy{policyOf(k, 7, 1013), policyOf(k, 13, 999), policyOf(k, 3, 7)} {
-			for cost := int64(1); cost <= p.Limit; cost++ {
-				s.key = fmt.Sprintf("%s:%d:%d", key, p.Limit, cost)
-				s.at(epoch + cost*333)
-				for range p.Limit {
-					s.call(t, "take", 1, p, 0)
-					s.at(s.now + 77_777)
-				}
-				s.call(t, "settle", p.Limit, p, 0)
-				denied := s.call(t, "take", cost, p, 0)
-				if denied[0] != 0 || denied[2] <= 0 {
-					t.Fatalf("cost %d of %d: %v, want it denied for a while", cost, p.Limit, denied)
-				}
-				s.at(denied[4] + (denied[2]-1)*1000)
-				if sooner := s.call(t, "take", cost, p, 0); sooner[0] != 0 || sooner[2] != 1 {
-					t.Fatalf("cost %d of %d: %v 1 ms sooner", cost, p.Limit, sooner)
-				}
-				s.at(denied[4] + denied[2]*1000)
-				if then := s.call(t, "take", cost, p, 0); then[0] != 1 {
-					t.Fatalf("cost %d of %d: %v after the wait", cost, p.Limit, then)
+	for s := range subjects(t) {
+		t.Run(s.name, func(t *testing.T) {
+			key := s.key
+			for _, p := range []model.Policy{policyOf(s.kind, 7, 1013), policyOf(s.kind, 13, 999), policyOf(s.kind, 3, 7)} {
+				for cost := int64(1); cost <= p.Limit; cost++ {
+					s.key = fmt.Sprintf("%s:%d:%d", key, p.Limit, cost)
+					s.at(epoch + cost*333)
+					for range p.Limit {
+						s.call(t, "take", 1, p, 0)
+						s.at(s.now + 77_777)
+					}
+					s.call(t, "settle", p.Limit, p, 0)
+					denied := s.call(t, "take", cost, p, 0)
+					if denied[0] != 0 || denied[2] <= 0 {
+						t.Fatalf("cost %d of %d: %v, want it denied for a while", cost, p.Limit, denied)
+					}
+					s.at(denied[4] + (denied[2]-1)*1000)
+					if sooner := s.call(t, "take", cost, p, 0); sooner[0] != 0 || sooner[2] != 1 {
+						t.Fatalf("cost %d of %d: %v 1 ms sooner", cost, p.Limit, sooner)
+					}
+					s.at(denied[4] + denied[2]*1000)
+					if then := s.call(t, "take", cost, p, 0); then[0] != 1 {
+						t.Fatalf("cost %d of %d: %v after the wait", cost, p.Limit, then)
+					}
 				}
 			}
-		}
-	})
+		})
+	}
 }
 
 func TestFaultRemainingOffByOne(t *testing.T) {
-	each(t, kinds, func(t *testing.T, k model.Kind, s *subject) {
-		windows := []int64{1, 3, 7, 997, 86_399_999, 31_622_399_999}
-		const most = 5000
-		var calls, tidy rueidis.Commands
-		for limit := int64(1); limit <= most; limit++ {
-			p := policyOf(k, limit, windows[limit%int64(len(windows))])
-			key := fmt.Sprintf("%s:%d", s.key, limit)
-			calls = append(calls, s.evalCommand([]string{key}, arguments("take", 1, p, 0)...))
-			tidy = append(tidy, s.server.Client.B().Del().Key(key).Build())
-		}
-		for i, result := range s.server.Caller.DoMulti(t.Context(), calls...) {
-			got, err := result.AsIntSlice()
-			if err != nil {
-				t.Fatal(err)
+	for s := range subjects(t) {
+		t.Run(s.name, func(t *testing.T) {
+			windows := []int64{1, 3, 7, 997, 86_399_999, 31_622_399_999}
+			const most = 5000
+			var calls, tidy rueidis.Commands
+			for limit := int64(1); limit <= most; limit++ {
+				p := policyOf(s.kind, limit, windows[limit%int64(len(windows))])
+				key := fmt.Sprintf("%s:%d", s.key, limit)
+				calls = append(calls, s.evalCommand([]string{key}, arguments("take", 1, p, 0)...))
+				tidy = append(tidy, s.server.Client.B().Del().Key(key).Build())
 			}
-			if limit := int64(i + 1); got[0] != 1 || got[1] != limit-1 {
-				t.Fatalf("limit %d: %v, want remaining %d", limit, got, limit-1)
+			for i, result := range s.server.Caller.DoMulti(t.Context(), calls...) {
+				got, err := result.AsIntSlice()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if limit := int64(i + 1); got[0] != 1 || got[1] != limit-1 {
+					t.Fatalf("limit %d: %v, want remaining %d", limit, got, limit-1)
+				}
 			}
-		}
-		s.server.Client.DoMulti(t.Context(), tidy...) // miniredis moves every key's expiry with the clock
-	})
+			s.server.Client.DoMulti(t.Context(), tidy...) // miniredis moves every key's expiry with the clock
+		})
+	}
 }
 
 func TestFaultHugeCost(t *testing.T) {
-	each(t, kinds, func(t *testing.T, k model.Kind, s *subject) {
-		p := policyOf(k, 1_000_000, 60_000)
-		got := s.call(t, "take", 100_000, p, 0)
-		if got[0] != 1 || got[1] != 900_000 {
-			t.Fatalf("%v, want it admitted", got)
-		}
-		if content := s.content(t); len(content) > 500 {
-			t.Errorf("a cost of 10^5 takes room: %d bytes of %s ...", len(content), content[:500])
-		}
-	})
+	for s := range subjects(t) {
+		t.Run(s.name, func(t *testing.T) {
+			p := policyOf(s.kind, 1_000_000, 60_000)
+			got := s.call(t, "take", 100_000, p, 0)
+			if got[0] != 1 || got[1] != 900_000 {
+				t.Fatalf("%v, want it admitted", got)
+			}
+			if content := s.content(t); len(content) > 500 {
+				t.Errorf("a cost of 10^5 takes room: %d bytes of %s ...", len(content), content[:500])
+			}
+		})
+	}
 }
 
 // Rules of different algorithms that share a key by mistake must not read each other's states.
 func TestFaultTwoRulesShareAKey(t *testing.T) {
-	each(t, kinds, func(t *testing.T, k model.Kind, s *subject) {
-		s.call(t, "take", 3, policyOf(k, 10, 1000), 0)
-		s.at(s.now + 1000)
-		before := s.content(t)
-		for _, other := range kinds {
-			if other == k {
-				continue
-			}
-			o := *s
-			o.script = script(t, other)
-			for _, op := range []string{"take", "peek", "settle"} {
-				got, err := o.eval(t, []string{s.key}, arguments(op, 1, policyOf(other, 10, 1000), 0)...)
-				if err == nil || !strings.HasPrefix(err.Error(), "SLUICESTATE ") {
-					t.Errorf("%s by %s of a state of %s: %v, %v", op, other, k, got, err)
+	for s := range subjects(t) {
+		t.Run(s.name, func(t *testing.T) {
+			s.call(t, "take", 3, policyOf(s.kind, 10, 1000), 0)
+			s.at(s.now + 1000)
+			before := s.content(t)
+			for _, other := range kinds {
+				if other == s.kind {
+					continue
+				}
+				o := *s
+				o.script = script(t, other)
+				for _, op := range []string{"take", "peek", "settle"} {
+					got, err := o.eval(t, []string{s.key}, arguments(op, 1, policyOf(other, 10, 1000), 0)...)
+					if err == nil || !strings.HasPrefix(err.Error(), "SLUICESTATE ") {
+						t.Errorf("%s by %s of a state of %s: %v, %v", op, other, s.kind, got, err)
+					}
 				}
 			}
-		}
-		if after := s.content(t); after != before {
-			t.Errorf("the state was\n%s\nand is\n%s", before, after)
-		}
-	})
+			if after := s.content(t); after != before {
+				t.Errorf("the state was\n%s\nand is\n%s", before, after)
+			}
+		})
+	}
 }
 
 // An error must say what would have been right.
@@ -172,29 +182,31 @@ func TestErrorsNameTheRange(t *testing.T) {
 		model.Counter: {"operation", "cost", "limit", "window_ms", "receipt"},
 		model.Bucket:  {"operation", "cost", "capacity", "refill", "period_ms", "receipt"},
 	}
-	each(t, kinds, func(t *testing.T, k model.Kind, s *subject) {
-		check := func(name string, words []string, args ...string) {
-			_, err := s.eval(t, []string{s.key}, args...)
-			if err == nil {
-				t.Fatalf("%q is taken", args)
-			}
-			for _, word := range append([]string{"SLUICEARG", name}, words...) {
-				if !strings.Contains(err.Error(), word) {
-					t.Errorf("%q: %q does not name %s", args, err, word)
+	for s := range subjects(t) {
+		t.Run(s.name, func(t *testing.T) {
+			check := func(name string, words []string, args ...string) {
+				_, err := s.eval(t, []string{s.key}, args...)
+				if err == nil {
+					t.Fatalf("%q is taken", args)
+				}
+				for _, word := range append([]string{"SLUICEARG", name}, words...) {
+					if !strings.Contains(err.Error(), word) {
+						t.Errorf("%q: %q does not name %s", args, err, word)
+					}
 				}
 			}
-		}
-		p := policyOf(k, 10, 1000)
-		for i, name := range names[k] {
-			args := arguments("take", 1, p, 0)
-			if name == "receipt" {
-				args = arguments("settle", 1, p, 0)
+			p := policyOf(s.kind, 10, 1000)
+			for i, name := range names[s.kind] {
+				args := arguments("take", 1, p, 0)
+				if name == "receipt" {
+					args = arguments("settle", 1, p, 0)
+				}
+				args[i] = "x"
+				check(name, ranges[name], args...)
 			}
-			args[i] = "x"
-			check(name, ranges[name], args...)
-		}
-		settle := arguments("settle", 1, p, 0)
-		settle[1] = "x"
-		check("cost", ranges["settleCost"], settle...)
-	})
+			settle := arguments("settle", 1, p, 0)
+			settle[1] = "x"
+			check("cost", ranges["settleCost"], settle...)
+		})
+	}
 }

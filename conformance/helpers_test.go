@@ -3,6 +3,7 @@ package conformance_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,6 +35,8 @@ type tb interface {
 
 // subject is a key of a server, and the script that is called on it.
 type subject struct {
+	name   string // for a subtest
+	kind   model.Kind
 	server *servers.Server
 	script string
 	key    string
@@ -49,16 +52,25 @@ func script(t testing.TB, k model.Kind) string {
 	return string(text)
 }
 
-// each runs a test for every algorithm on every server, with the clock at the epoch and a key of the test's own.
-func each(t *testing.T, kinds []model.Kind, test func(t *testing.T, k model.Kind, s *subject)) {
+// subjects are every algorithm on every server, each with the clock at the epoch and a key of the test's own.
+func subjects(t *testing.T) iter.Seq[*subject] {
 	t.Helper()
-	for _, server := range servers.All(t) {
-		for _, k := range kinds {
-			t.Run(server.Name+"/"+k.Script(), func(t *testing.T) {
-				s := &subject{server: server, script: script(t, k), key: fmt.Sprintf("sluice:{%s %s}:%s", run, t.Name(), k)}
+	all := servers.All(t)
+	return func(yield func(*subject) bool) {
+		for _, server := range all {
+			for _, k := range kinds {
+				s := &subject{
+					name:   server.Name + "/" + k.Script(),
+					kind:   k,
+					server: server,
+					script: script(t, k),
+					key:    fmt.Sprintf("sluice:{%s %s}:%s", run, t.Name(), k),
+				}
 				s.at(epoch)
-				test(t, k, s)
-			})
+				if !yield(s) {
+					return
+				}
+			}
 		}
 	}
 }

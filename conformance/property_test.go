@@ -18,19 +18,21 @@ const (
 // TestScriptsAgreeWithTheModel makes random calls and holds every number of every reply, the key's expiry after
 // every call, and that nothing was written where nothing had to be, against the exact model.
 func TestScriptsAgreeWithTheModel(t *testing.T) {
-	each(t, kinds, func(t *testing.T, k model.Kind, s *subject) {
-		rapid.Check(t, func(t *rapid.T) {
-			if err := s.do(t, "DEL", s.key).Error(); err != nil {
-				t.Fatalf("DEL: %v", err)
-			}
-			w := &walk{subject: s, state: model.New(), policies: somePolicies(k).Draw(t, "policies")}
-			w.p = w.policies[0]
-			w.at(epoch)
-			for range rapid.IntRange(1, 30).Draw(t, "calls") {
-				w.step(t)
-			}
+	for s := range subjects(t) {
+		t.Run(s.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				if err := s.do(t, "DEL", s.key).Error(); err != nil {
+					t.Fatalf("DEL: %v", err)
+				}
+				w := &walk{subject: s, state: model.New(), policies: somePolicies(s.kind).Draw(t, "policies")}
+				w.p = w.policies[0]
+				w.at(epoch)
+				for range rapid.IntRange(1, 30).Draw(t, "calls") {
+					w.step(t)
+				}
+			})
 		})
-	})
+	}
 }
 
 // walk is a key, its model, and what the next call may aim at.

@@ -7,27 +7,29 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicego/sluice/conformance/model"
 	"github.com/sluicego/sluice/conformance/vectors"
 )
 
 func TestVectors(t *testing.T) {
-	each(t, kinds, func(t *testing.T, k model.Kind, s *subject) {
-		file, err := vectors.Read(k)
-		if err != nil {
-			t.Fatal(err)
-		}
-		key := s.key
-		for i, v := range file.Vectors {
-			t.Run(v.Name, func(t *testing.T) {
-				s.key = fmt.Sprintf("%s:%d", key, i)
-				runVector(t, s, v)
-			})
-		}
-	})
+	for s := range subjects(t) {
+		t.Run(s.name, func(t *testing.T) {
+			file, err := vectors.Read(s.kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := s.key
+			for i, v := range file.Vectors {
+				t.Run(v.Name, func(t *testing.T) {
+					s.key = fmt.Sprintf("%s:%d", key, i)
+					runVector(t, s, v)
+				})
+			}
+		})
+	}
 }
 
 func runVector(t *testing.T, s *subject, v vectors.Vector) {
+	t.Helper()
 	s.at(v.StartUS)
 	for _, command := range v.Setup {
 		if err := s.do(t, s.keyIn(command)...).Error(); err != nil {

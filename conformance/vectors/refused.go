@@ -196,7 +196,7 @@ func (m *maker) foreign() {
 		m.vector("foreign: "+s.name, "a state that is not ours is an error, never a free window", func(d *draft) {
 			d.vector.Setup = s.setup
 			for _, call := range [][]string{{"take", "1"}, {"take", "0"}, {"take", "11"}, {"peek", "1"}, {"settle", "1"}, {"settle", "-1"}, {"settle", "0"}} {
-				args := append(call, d.policyArgs()...)
+				args := slices.Concat(call, d.policyArgs())
 				if call[0] == "settle" {
 					args = append(args, "0")
 				}
