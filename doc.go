@@ -24,9 +24,10 @@
 // Redis': [ErrBackend], and [ErrReply] as a part of it. A context of the caller's that ended is none of these: the error is the
 // context's own.
 //
-// A call that charges is sent once. If the answer is lost (a timeout, a broken connection) nobody knows whether the server
-// charged before; repeating the call might charge twice, so neither this package nor, by default, rueidis repeats it. The
-// error then says so: [CallError.Unknown]. There are three cases in which a command is sent again, and in all of them the server has said
-// that it did not run: an unknown script (NOSCRIPT, answered by sending the script itself), and a cluster's redirections (MOVED,
-// ASK). rueidis has one exception of its own, ClientOption.ConnLifetime: see [New].
+// A call that charges is sent once. If the answer is lost (a timeout, a broken connection) nobody knows whether the
+// server charged before; repeating the call might charge twice, so neither this package nor, by default, rueidis
+// repeats it. The error then says so: [CallError.Unknown]. There are three cases in which a command is sent again, and
+// in all of them the server has said that it did not run: an unknown script (NOSCRIPT, answered by sending the script
+// itself), and a cluster's redirections (MOVED, ASK). rueidis has one exception of its own, ClientOption.ConnLifetime:
+// see [New].
 package sluice

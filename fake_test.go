@@ -160,9 +160,9 @@ func newLimiter(t testing.TB, client rueidis.Client, cfg Config) *Limiter {
 	return l
 }
 
-// Serve is a server that speaks RESP on a port of its own until the test ends, for a real rueidis client. It is exported for the examples,
-// which are in a package of their own. handle gets each command but those of the handshake and returns the raw reply; an empty one drops the
-// connection instead.
+// Serve is a server that speaks RESP on a port of its own until the test ends, for a real rueidis client. It is
+// exported for the examples, which are in a package of their own. handle gets each command but those of the handshake
+// and returns the raw reply; an empty one drops the connection instead.
 func Serve(t interface {
 	Fatal(...any)
 	Cleanup(func())

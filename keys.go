@@ -14,10 +14,10 @@ import (
 //	prefix:{digest}:policy             sluice:{3f9c0b5e…}:log/60000    sluice:{3f9c0b5e…}:login
 //	prefix:{digest of the tag}:digest:policy                           for a request with a tag of its own
 //
-// where the digest is that of the subject: the first 128 bits of its SHA-256, or of its HMAC-SHA-256 under Config.Secret, in
-// lower-case hex. Hex because every language and every shell makes it without a thought about alphabets and padding, and because no byte of it
-// means anything to Redis. A cluster places a key by what stands between the braces, so all limits of one subject (or one
-// tag) share a slot.
+// where the digest is that of the subject: the first 128 bits of its SHA-256, or of its HMAC-SHA-256 under
+// Config.Secret, in lower-case hex. Hex because every language and every shell makes it without a thought about
+// alphabets and padding, and because no byte of it means anything to Redis. A cluster places a key by what stands
+// between the braces, so all limits of one subject (or one tag) share a slot.
 //
 // No two limits share a key: a prefix has no brace and so ends at the first one; what follows the closing brace has no colon
 // but those shown, since neither a digest nor a policy has any. Config.PlainKeys writes the subject itself, escaped, in the
@@ -31,12 +31,13 @@ const (
 	maxKept       = 1 << 16 // bytes of a buffer that go back to the pool
 )
 
-// Key joins the parts of a subject: a route and an address, a tenant and a user. Different parts never give the same key, and neither
-// do the same bytes cut differently: Key("a", "b:c") and Key("a:b", "c") differ.
+// Key joins the parts of a subject: a route and an address, a tenant and a user. Different parts never give the same
+// key, and neither do the same bytes cut differently: Key("a", "b:c") and Key("a:b", "c") differ.
 //
-// Each part is written as its length in bytes, a colon and the part: Key("api", "203.0.113.7") is "3:api11:203.0.113.7". So
-// Key("a") is "1:a", another subject than the bare string "a": use one of the two ways throughout, most of all where users choose
-// the strings. If no part has a byte in it there is no subject, and Key is empty, which every call refuses.
+// Each part is written as its length in bytes, a colon and the part: Key("api", "203.0.113.7") is
+// "3:api11:203.0.113.7". So Key("a") is "1:a", another subject than the bare string "a": use one of the two ways
+// throughout, most of all where users choose the strings. If no part has a byte in it there is no subject, and Key is
+// empty, which every call refuses.
 func Key(parts ...string) string {
 	size, bytes := 0, 0
 	for _, part := range parts {
@@ -74,14 +75,16 @@ func newKeyspace(cfg Config) (keyspace, error) {
 		k.prefix = defaultPrefix
 	}
 	if !validPrefix(k.prefix) {
-		return keyspace{}, &InputError{Field: "Prefix", Value: strconv.Quote(clip(k.prefix)), Want: "1 to 64 printable ASCII characters without space, { and }", fault: ErrInvalidConfig}
+		const want = "1 to 64 printable ASCII characters without space, { and }"
+		return keyspace{}, &InputError{Field: "Prefix", Value: strconv.Quote(clip(k.prefix)), Want: want, fault: ErrInvalidConfig}
 	}
 	if cfg.Secret == nil {
 		return k, nil
 	}
 	// An empty secret is most likely one that failed to load. To take it for none would publish what it should have hidden.
 	if len(cfg.Secret) < minSecret {
-		return keyspace{}, &InputError{Field: "Secret", Value: strconv.Itoa(len(cfg.Secret)) + " bytes", Want: "nil, or at least 16 bytes", fault: ErrInvalidConfig}
+		size := strconv.Itoa(len(cfg.Secret)) + " bytes"
+		return keyspace{}, &InputError{Field: "Secret", Value: size, Want: "nil, or at least 16 bytes", fault: ErrInvalidConfig}
 	}
 	if k.plain {
 		return keyspace{}, &InputError{Field: "PlainKeys", Value: "true", Want: "false where there is a Secret", fault: ErrInvalidConfig}
@@ -100,7 +103,8 @@ func validPrefix(s string) bool {
 	return len(s) <= maxPrefix
 }
 
-// key is the Redis key of a policy on a subject. A tag puts it into the tag's slot; none, or the subject itself, is the subject's.
+// key is the Redis key of a policy on a subject. A tag puts it into the tag's slot; none, or the subject itself, is the
+// subject's.
 func (k *keyspace) key(subject, tag string, p Policy) string {
 	var room [160]byte // enough for hashed keys with usual prefixes and names: no allocation but the string
 	b := append(room[:0], k.prefix...)

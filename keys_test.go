@@ -280,8 +280,8 @@ var (
 	plainKey  = regexp.MustCompile(`^sluice:\{[!-z|~]+\}:([!-z|~]+:)?(log/60000|counter/60000|bucket/1000|log/3600000|login)$`)
 )
 
-// All keys of a subject share a hash tag; a hashed key is a form with nothing but hex in it, so no byte of a subject can show, and a plain one is
-// printable, with braces that are its own.
+// All keys of a subject share a hash tag; a hashed key is a form with nothing but hex in it, so no byte of a subject
+// can show, and a plain one is printable, with braces that are its own.
 func FuzzKeyShape(f *testing.F) {
 	spaces := fuzzKeyspaces(f)
 	for _, s := range []string{"a", "{", "}", "{}", "}{", "\x00", "203.0.113.7", "*?[]", "é", "\xff\xfe", "a b", "a:b", "%", strings.Repeat("x", 5000)} {

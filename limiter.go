@@ -10,43 +10,47 @@ import (
 
 // Config is the settings of a [Limiter]. The zero Config is a good one to start with, but see Secret.
 type Config struct {
-	// Prefix is the start of every key, "sluice" if empty: with "shop", a key is shop:{3f9c…}:log/60000. Limiters share their limits if
-	// they have the same prefix, secret and PlainKeys; give programs that share a server, but not their limits, a prefix each.
-	// Printable ASCII without space, { and }; at most 64 bytes.
+	// Prefix is the start of every key, "sluice" if empty: with "shop", a key is shop:{3f9c…}:log/60000. Limiters share
+	// their limits if they have the same prefix, secret and PlainKeys; give programs that share a server, but not their
+	// limits, a prefix each. Printable ASCII without space, { and }; at most 64 bytes.
 	Prefix string
 
-	// Secret keys the digest of subjects (HMAC-SHA-256), at least 16 random bytes. Without one the digest is a plain SHA-256: who can read the
-	// keys finds an IPv4 address among all 2^32 within minutes. All processes that share a limit need the same secret; another
-	// secret makes other keys, so each limit starts afresh. Nil is none; an empty or short one is refused, as it may be one that failed to load.
+	// Secret keys the digest of subjects (HMAC-SHA-256), at least 16 random bytes. Without one the digest is a plain
+	// SHA-256: who can read the keys finds an IPv4 address among all 2^32 within minutes. All processes that share a
+	// limit need the same secret; another secret makes other keys, so each limit starts afresh. Nil is none; an empty
+	// or short one is refused, as it may be one that failed to load.
 	Secret []byte
 
-	// PlainKeys writes the subject itself into the key, escaped, where otherwise its digest is: sluice:{203.0.113.7}:log/60000. For
-	// debugging by eye: keys then hold what may be personal data, and are as long as the subjects.
+	// PlainKeys writes the subject itself into the key, escaped, where otherwise its digest is:
+	// sluice:{203.0.113.7}:log/60000. For debugging by eye: keys then hold what may be personal data, and are as long
+	// as the subjects.
 	PlainKeys bool
 
-	// Timeout bounds every call to Redis, on top of the caller's context: with 50 ms, a call whose answer is not there after 50 ms
-	// fails with an error that matches ErrBackend, however dead the server is. A charge whose answer is late is unknown (see CallError). In
-	// Wait and Load it bounds each call to the server, not the whole.
+	// Timeout bounds every call to Redis, on top of the caller's context: with 50 ms, a call whose answer is not there
+	// after 50 ms fails with an error that matches ErrBackend, however dead the server is. A charge whose answer is
+	// late is unknown (see CallError). In Wait and Load it bounds each call to the server, not the whole.
 	//
-	// 0, the default, leaves calls to their context and to the timeouts of the client (rueidis: 5 s to dial, 10 s for an answer).
-	// A lost connection is dialled anew within the time of the call that needs it, so a timeout must leave room for that:
-	// shorter than a TLS handshake with the server and the connection stays lost. It costs a goroutine per call.
+	// 0, the default, leaves calls to their context and to the timeouts of the client (rueidis: 5 s to dial, 10 s for
+	// an answer). A lost connection is dialled anew within the time of the call that needs it, so a timeout must leave
+	// room for that: shorter than a TLS handshake with the server and the connection stays lost. It costs a goroutine
+	// per call.
 	Timeout time.Duration
 }
 
 // A Limiter decides by policies. It holds no state but its settings and is safe for concurrent use; one per client is enough
 // for any number of policies and subjects.
 //
-// In all its methods key is the subject: any bytes, but not empty (see [Key] for one of several parts). Arguments are checked before anything
-// is sent: errors that match [ErrInvalidKey], [ErrInvalidPolicy] or [ErrInvalidCost] are *[InputError] with field and range.
-// Failures of Redis match [ErrBackend] and are *[CallError]. With every error comes a Result that denies.
+// In all its methods key is the subject: any bytes, but not empty (see [Key] for one of several parts). Arguments are
+// checked before anything is sent: errors that match [ErrInvalidKey], [ErrInvalidPolicy] or [ErrInvalidCost] are
+// *[InputError] with field and range. Failures of Redis match [ErrBackend] and are *[CallError]. With every error comes
+// a Result that denies.
 type Limiter struct {
 	keys   keyspace
 	loader loader
 }
 
-// New makes a Limiter that calls Redis through client: standalone, sentinel or cluster. It borrows the client and never closes it,
-// and sends nothing. The error matches [ErrInvalidConfig].
+// New makes a Limiter that calls Redis through client: standalone, sentinel or cluster. It borrows the client and never
+// closes it, and sends nothing. The error matches [ErrInvalidConfig].
 //
 // Charges are writes, so they go to primaries; a ClientOption.SendToReplicas must not send them elsewhere. Leave
 // ClientOption.ConnLifetime unset where a charge must never count twice: when a connection reaches that age, rueidis sends
@@ -73,28 +77,28 @@ type Request struct {
 	Policy Policy
 	// Cost is in units, 0 to the policy's limit. It has no default: a cost of 0 is always allowed and charges nothing.
 	Cost int64
-	// Tag puts the limit's key into the cluster slot of another subject, to have both in one slot. Empty is the key itself. A key under a
-	// tag is another limit than the same key under none, or under another.
+	// Tag puts the limit's key into the cluster slot of another subject, to have both in one slot. Empty is the key
+	// itself. A key under a tag is another limit than the same key under none, or under another.
 	Tag string
 }
 
-// Allow asks for one unit and charges it if it is free. A denial is a Result and not an error. It is shorthand for AllowN with a
-// cost of 1.
+// Allow asks for one unit and charges it if it is free. A denial is a Result and not an error. It is shorthand for
+// AllowN with a cost of 1.
 func (l *Limiter) Allow(ctx context.Context, key string, p Policy) (Result, error) {
 	return l.AllowN(ctx, key, p, 1)
 }
 
-// AllowN asks for cost units, 0 to the policy's limit, and charges all of them or none. Denied calls change nothing, so they do not make
-// the wait longer. A cost of 0 is always allowed and charges nothing.
+// AllowN asks for cost units, 0 to the policy's limit, and charges all of them or none. Denied calls change nothing, so
+// they do not make the wait longer. A cost of 0 is always allowed and charges nothing.
 //
-// A cost above the limit could never be admitted and is an error that matches [ErrInvalidCost]. After an error, nobody may know whether the
-// units were charged: see [CallError].
+// A cost above the limit could never be admitted and is an error that matches [ErrInvalidCost]. After an error, nobody
+// may know whether the units were charged: see [CallError].
 func (l *Limiter) AllowN(ctx context.Context, key string, p Policy, cost int64) (Result, error) {
 	return l.decide(ctx, opTake, Request{Key: key, Policy: p, Cost: cost})
 }
 
-// Peek tells whether AllowN would admit the cost, and the wait if not; it charges and writes nothing. Remaining and ResetAfter are as they are
-// now, without the cost. To see only what is free, peek with a cost of 0.
+// Peek tells whether AllowN would admit the cost, and the wait if not; it charges and writes nothing. Remaining and
+// ResetAfter are as they are now, without the cost. To see only what is free, peek with a cost of 0.
 func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (Result, error) {
 	return l.decide(ctx, opPeek, Request{Key: key, Policy: p, Cost: cost})
 }
@@ -102,8 +106,9 @@ func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (R
 // Wait asks as AllowN does and, while the limit denies, sleeps for as long as the denial says and asks again. It returns when
 // the units are charged.
 //
-// It fails at once, with a *[LimitedError] that matches [ErrLimited] and carries the denial, if the context's deadline is not after the
-// wait. If the context ends during a wait the error matches both ErrLimited and the context's error, and nothing was charged.
+// It fails at once, with a *[LimitedError] that matches [ErrLimited] and carries the denial, if the context's deadline
+// is not after the wait. If the context ends during a wait the error matches both ErrLimited and the context's error,
+// and nothing was charged.
 func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (Result, error) {
 	for {
 		res, err := l.AllowN(ctx, key, p, cost)
@@ -123,9 +128,9 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (R
 	}
 }
 
-// Settle corrects a charge once the true cost is known: actual is what the call should have charged, 0 to 10^9 units. Charged 10 and
-// worth 14: 4 more are charged, even past the limit, which later calls then wait out. Charged 10 and worth 3: 7 are given
-// back, unless the charge has left the window since, when they are free anyway.
+// Settle corrects a charge once the true cost is known: actual is what the call should have charged, 0 to 10^9 units.
+// Charged 10 and worth 14: 4 more are charged, even past the limit, which later calls then wait out. Charged 10 and
+// worth 3: 7 are given back, unless the charge has left the window since, when they are free anyway.
 //
 // res is the Result of an Allow, AllowN, Wait or Batch that was allowed, at whatever cost; any other (the zero Result, a
 // denial, that of a Peek or a Settle) is the error [ErrNotCharged]. Settle a result once: the correction is a difference, and
@@ -143,9 +148,10 @@ func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result,
 	return l.call(ctx, &question{op: opSettle, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt})
 }
 
-// Batch asks for several decisions in one pipeline, each independent of the others: some may be allowed and some denied, and a
-// request that is refused or fails leaves the rest alone. The outcomes are in the order of the requests. Requests for one key are
-// decided in their order. Config.Timeout bounds the batch.
+// Batch asks for several decisions in one pipeline, each independent of the others: some may be allowed and some
+// denied, and a request that is refused or fails leaves the rest alone. The outcomes are in the order of the requests.
+// Requests for one key are decided in their order, unless the server learned their script in between. Config.Timeout
+// bounds the batch.
 func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 	outcomes := make([]Outcome, len(reqs))
 	var sent []int // indices of the requests that were fit to send
@@ -176,8 +182,8 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 	return outcomes
 }
 
-// Reset forgets what the subject has used of the policy: its whole limit is free. Other policies and other subjects are left alone, and
-// so are keys under a Request.Tag. If the answer is lost, resetting again is safe.
+// Reset forgets what the subject has used of the policy: its whole limit is free. Other policies and other subjects are
+// left alone, and so are keys under a Request.Tag. If the answer is lost, resetting again is safe.
 func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 	if err := validate(key, p); err != nil {
 		return err
@@ -189,9 +195,9 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 	return nil
 }
 
-// Load sends the scripts to every node that the client knows, primaries and replicas. It is optional: a node that lacks a
-// script gets it with the first call that needs it. It saves that call the second round trip, and shows at start-up what can't be reached.
-// The error joins one *[CallError] per node that failed; the other nodes have been loaded.
+// Load sends the scripts to every node that the client knows, primaries and replicas. It is optional: a node that lacks
+// a script gets it with the first call that needs it. It saves that call the second round trip, and shows at start-up
+// what can't be reached. The error joins one *[CallError] per node that failed; the other nodes have been loaded.
 func (l *Limiter) Load(ctx context.Context) error { return l.loader.load(ctx) }
 
 // decide is the way of every verb from a request to its Result.

@@ -54,7 +54,8 @@ const (
 	opLoad   = "load"
 )
 
-// invocation is one run of a script. It outlives its command, which rueidis recycles once it's answered, so that it can be sent again.
+// invocation is one run of a script. It outlives its command, which rueidis recycles once it's answered, so that it can
+// be sent again.
 type invocation struct {
 	script *script
 	key    string
@@ -73,9 +74,10 @@ func (i *invocation) byText(b rueidis.Builder) rueidis.Completed {
 
 // loader is all that talks to Redis.
 //
-// None of its commands is marked as read-only or retryable, so rueidis sends each of them once: its retries (after a broken connection,
-// LOADING, TRYAGAIN, CLUSTERDOWN) are for commands so marked. What it repeats for any command is what a node has refused to run, a MOVED, ASK or
-// REDIRECT, and what was cut off by ClientOption.ConnLifetime (see New).
+// None of its commands is marked as read-only or retryable, so rueidis sends each of them once: its retries (after a
+// broken connection, LOADING, TRYAGAIN, CLUSTERDOWN) are for commands so marked. What it repeats for any command is
+// what a node has refused to run, a MOVED, ASK or REDIRECT, and what was cut off by ClientOption.ConnLifetime (see
+// New).
 type loader struct {
 	client  rueidis.Client
 	timeout time.Duration
@@ -101,16 +103,16 @@ func (l *loader) runAll(ctx context.Context, all []*invocation) ([]rueidis.Redis
 		}
 		results := l.client.DoMulti(ctx, commands...)
 
-		commands = commands[:0]
 		var unknown []int
+		var again rueidis.Commands // not commands[:0], which the client may still be reading if the context ended
 		for n, res := range results {
 			if isNoScript(res.Error()) {
 				unknown = append(unknown, n)
-				commands = append(commands, all[n].byText(l.client.B()))
+				again = append(again, all[n].byText(l.client.B()))
 			}
 		}
 		if len(unknown) > 0 {
-			for n, res := range l.client.DoMulti(ctx, commands...) {
+			for n, res := range l.client.DoMulti(ctx, again...) {
 				results[unknown[n]] = res
 			}
 		}
@@ -177,9 +179,10 @@ func (e notSentError) Unwrap() error { return e.error }
 
 // within runs f, for as long as the timeout if there is one.
 //
-// f gets a goroutine then, since rueidis does not look at the context everywhere: a call waits for a connection that another call is
-// dialling and for room in a full pipeline, and in a cluster for the topology, however long its own deadline has passed. Whatever f
-// goes on to do by itself, it sends nothing more: rueidis looks at the context before it writes a command.
+// f gets a goroutine then, since rueidis does not look at the context everywhere: a call waits for a connection that
+// another call is dialling and for room in a full pipeline, and in a cluster for the topology, however long its own
+// deadline has passed. Whatever f goes on to do by itself, it sends nothing more: rueidis looks at the context before
+// it writes a command.
 func within[T any](ctx context.Context, timeout time.Duration, f func(context.Context) T) (T, error) {
 	if err := ctx.Err(); err != nil {
 		var none T
@@ -206,7 +209,8 @@ func within[T any](ctx context.Context, timeout time.Duration, f func(context.Co
 	}
 }
 
-// isNoScript says whether the server does not know the script, so that nothing ran. The error may have been wrapped by the client.
+// isNoScript says whether the server does not know the script, so that nothing ran. The error may have been wrapped by
+// the client.
 func isNoScript(err error) bool {
 	var said *rueidis.RedisError
 	return errors.As(err, &said) && said.IsNoScript()

@@ -49,8 +49,8 @@ func (e *InputError) Error() string {
 // Unwrap is the sentinel that the error matches.
 func (e *InputError) Unwrap() error { return e.fault }
 
-// A CallError is a call to Redis that failed. It matches [ErrBackend], and [ErrReply] if the server answered with something that it
-// should not; or, if it was the caller's context that ended, only the context's error.
+// A CallError is a call to Redis that failed. It matches [ErrBackend], and [ErrReply] if the server answered with
+// something that it should not; or, if it was the caller's context that ended, only the context's error.
 //
 // The error of the client or the server can be had with errors.As: a *rueidis.RedisError is what the server said.
 type CallError struct {
@@ -122,8 +122,9 @@ type Result struct {
 	Limit int64
 	// Remaining is what is free after this call, in units, 0 to Limit: 1 after the cost of 2; still 3 after the cost of 5.
 	Remaining int64
-	// RetryAfter is the least wait after which the same call would be admitted, other traffic aside: 0 if it was allowed, 45 s for the
-	// cost of 5, when the first 4 units leave the window. In whole milliseconds, and exact: 1 ms sooner the call is denied.
+	// RetryAfter is the least wait after which the same call would be admitted, other traffic aside: 0 if it was
+	// allowed, 45 s for the cost of 5, when the first 4 units leave the window. In whole milliseconds, and exact: 1 ms
+	// sooner the call is denied.
 	RetryAfter time.Duration
 	// ResetAfter is the least wait until the whole limit is free, 0 if it is now: 1 min after the cost of 2 was charged, 55 s
 	// after the cost of 5 was denied. In whole milliseconds.
