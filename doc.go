@@ -26,8 +26,7 @@
 //
 // A call that charges is sent once. If the answer is lost (a timeout, a broken connection) nobody knows whether the
 // server charged before; repeating the call might charge twice, so neither this package nor, by default, rueidis
-// repeats it. The error then says so: [CallError.Unknown]. There are three cases in which a command is sent again, and
-// in all of them the server has said that it did not run: an unknown script (NOSCRIPT, answered by sending the script
-// itself), and a cluster's redirections (MOVED, ASK). rueidis has one exception of its own, ClientOption.ConnLifetime:
-// see [New].
+// repeats it. The error then says so: [CallError.Unknown]. A command is sent again only where the server has said that
+// it did not run: for an unknown script (NOSCRIPT, answered by sending the script itself) and for a redirection (MOVED,
+// ASK, Valkey's REDIRECT). rueidis has one exception of its own, ClientOption.ConnLifetime: see [New].
 package sluice
