@@ -103,8 +103,9 @@ func remove(ctx context.Context, docker *testcontainers.DockerClient, id string)
 // Spec says what to start.
 type Spec struct {
 	Image images.Image
-	// Binary is the program; default: the image's server.
-	Binary string
+	// Command, if set, is the whole command, which must make the server listen on Port. Otherwise it is the image's server
+	// with Args.
+	Command []string
 	// Args come after those that make the server listen and persist nothing.
 	Args []string
 	// TLS makes the port one for TLS alone. Args must say with which certificates.
@@ -142,21 +143,21 @@ func Start(t testing.TB, spec Spec) *Server {
 	if spec.Pod == nil {
 		port = FreePorts(t, 1)[0]
 	}
-	if spec.Binary == "" {
-		spec.Binary = spec.Image.Binary()
-	}
 	listen := []string{"--port", strconv.Itoa(port)}
 	if spec.TLS {
 		listen = []string{"--port", "0", "--tls-port", strconv.Itoa(port)}
 	}
-	args := slices.Concat(listen, []string{"--bind", "0.0.0.0", "--protected-mode", "no",
-		"--dir", "/tmp", "--save", "", "--appendonly", "no"}, spec.Args)
+	command := spec.Command
+	if command == nil {
+		command = slices.Concat([]string{spec.Image.Binary()}, listen, []string{"--bind", "0.0.0.0", "--protected-mode", "no",
+			"--dir", "/tmp", "--save", "", "--appendonly", "no"}, spec.Args)
+	}
 	s := &Server{Image: spec.Image, Addr: addr(port), t: t}
 	s.option = rueidis.ClientOption{InitAddress: []string{s.Addr}, ForceSingleClient: true, DisableCache: true, DisableRetry: true}
 	if spec.Client != nil {
 		spec.Client(&s.option)
 	}
-	s.run(append([]string{spec.Binary}, args...), []int{port}, spec.Pod, spec.Env, spec.Binds)
+	s.run(command, []int{port}, spec.Pod, spec.Env, spec.Binds)
 	s.Client = s.connect()
 	t.Cleanup(s.Client.Close)
 	return s
@@ -204,7 +205,7 @@ func (s *Server) run(command []string, ports []int, pod *Pod, env map[string]str
 		s.id = c.GetContainerID()
 		s.t.Cleanup(func() {
 			if s.t.Failed() {
-				s.t.Logf("the end of the log of %s at %s:\n%s", s.Image, s.Addr, s.Log(20))
+				s.t.Logf("the end of the log of %s at %s:\n%s", s.Image, s.Addr, s.Log(8))
 			}
 			if err := remove(ctx, docker, s.id); err != nil {
 				s.t.Error(err)
@@ -232,7 +233,7 @@ func (s *Server) connect() rueidis.Client {
 			c.Close()
 		}
 	}
-	s.t.Fatalf("%s at %s does not answer: %v\n%s", s.Image, s.Addr, err, s.Log(20))
+	s.t.Fatalf("%s at %s does not answer: %v\n%s", s.Image, s.Addr, err, s.Log(8))
 	return nil
 }
 
