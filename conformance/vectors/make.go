@@ -47,37 +47,96 @@ type maker struct {
 
 // vector adds one; the draft starts with a policy of 10 in a second.
 func (m *maker) vector(name, pins string, write func(d *draft)) {
-	d := &draft{kind: m.kind, now: startUS, state: model.New(), vector: Vector{Name: name, Pins: pins, StartUS: startUS}}
+	d := &draft{limit: limit{kind: m.kind, state: model.New()}, now: startUS, vector: Vector{Name: name, Pins: pins, StartUS: startUS}}
 	d.policy(10, 1000)
 	write(d)
 	m.file.Vectors = append(m.file.Vectors, d.vector)
 	m.wrong = append(m.wrong, d.wrong...)
 }
 
-// draft is a vector being written. Its calls ask the model for the reply at once.
-type draft struct {
-	kind    model.Kind
-	vector  Vector
-	p       model.Policy
-	state   *model.State
-	now     int64
-	advance int64 // since the step before
-	voided  bool  // the state's time had come at the step before
-	lost    int64 // the end of a state whose expiry was taken away
-	wrong   []string
+// limit is the key of a vector, by the model.
+type limit struct {
+	kind   model.Kind
+	p      model.Policy
+	state  *model.State
+	voided bool  // the state's time had come at the step before
+	lost   int64 // the end of a state whose expiry was taken away
 }
 
 // policy sets the limit and the window in ms; for a bucket, one that refills wholly in that time.
-func (d *draft) policy(limit, windowMS int64) {
-	d.p = model.Policy{Kind: d.kind, Limit: limit, WindowMS: windowMS}
-	if d.kind == model.Bucket {
-		d.p.Refill = limit
+func (l *limit) policy(units, windowMS int64) {
+	l.p = model.Policy{Kind: l.kind, Limit: units, WindowMS: windowMS}
+	if l.kind == model.Bucket {
+		l.p.Refill = units
 	}
 }
 
 // tokens sets a bucket's policy.
-func (d *draft) tokens(capacity, refill, periodMS int64) {
-	d.p = model.Policy{Kind: model.Bucket, Limit: capacity, Refill: refill, WindowMS: periodMS}
+func (l *limit) tokens(capacity, refill, periodMS int64) {
+	l.p = model.Policy{Kind: model.Bucket, Limit: capacity, Refill: refill, WindowMS: periodMS}
+}
+
+// policyArgs are the policy as the scripts take it.
+func (l *limit) policyArgs() []string {
+	args := []string{strconv.FormatInt(l.p.Limit, 10)}
+	if l.kind == model.Bucket {
+		args = append(args, strconv.FormatInt(l.p.Refill, 10))
+	}
+	if !l.p.Valid() {
+		panic(fmt.Sprintf("%+v is outside the domain", l.p))
+	}
+	return append(args, strconv.FormatInt(l.p.WindowMS, 10))
+}
+
+// args are the ARGV of a call of the single script; the receipt is settle's alone.
+func (l *limit) args(op string, cost int64, receipt string) []string {
+	args := append([]string{op, strconv.FormatInt(cost, 10)}, l.policyArgs()...)
+	if op == "settle" {
+		args = append(args, receipt)
+	}
+	return args
+}
+
+// outside tells the model of a command.
+func (l *limit) outside(command string) {
+	switch command {
+	case "PERSIST":
+		l.lost = l.state.Until()
+	case "DEL":
+		l.state.Lose()
+	default:
+		panic("what does the model make of " + command)
+	}
+}
+
+// until is what a step tells of the key's expiry after it.
+func (l *limit) until(now int64) *int64 {
+	l.voided = l.state.Void(now)
+	until := l.state.Until()
+	if l.lost != 0 && until == l.lost {
+		return nil // it may or may not have been repaired
+	}
+	if l.voided {
+		until = 0
+	}
+	return &until
+}
+
+// checkClock refuses a step back to before the end of a state that was void already: whether the server has
+// removed it by then is up to the server.
+func (l *limit) checkClock(now int64) {
+	if l.voided && !l.state.Void(now) && l.state.Until() != 0 {
+		panic("a void state would come back")
+	}
+}
+
+// draft is a vector being written. Its calls ask the model for the reply at once.
+type draft struct {
+	limit
+	vector  Vector
+	now     int64
+	advance int64 // since the step before
+	wrong   []string
 }
 
 // align moves the start, before the first step, to a boundary of the policy's windows.
@@ -117,13 +176,9 @@ func (d *draft) settleAny(cost, receipt int64) answer {
 }
 
 func (d *draft) call(op string, cost, receiptUS int64, receipt string) answer {
-	d.checkClock()
+	d.checkClock(d.now)
 	reply := d.state.Call(d.now, op, cost, d.p, receiptUS)
-	args := append([]string{op, strconv.FormatInt(cost, 10)}, d.policyArgs()...)
-	if op == "settle" {
-		args = append(args, receipt)
-	}
-	d.add(Step{Args: args, Reply: reply.Numbers()})
+	d.add(Step{Args: d.args(op, cost, receipt), Reply: reply.Numbers()})
 	return answer{reply, d, len(d.vector.Steps) - 1}
 }
 
@@ -138,71 +193,29 @@ func (d *draft) times(n int, advance int64, op string, cost int64) answer {
 		a = d.call(op, cost, 0, "0")
 		d.vector.Steps = d.vector.Steps[:len(d.vector.Steps)-1]
 	}
-	step := Step{AdvanceUS: advance, Repeat: n, Args: append([]string{op, strconv.FormatInt(cost, 10)}, d.policyArgs()...)}
-	if op == "settle" {
-		step.Args = append(step.Args, "0")
-	}
-	step.Reply, step.UntilMS = a.Numbers(), d.until()
 	d.advance = 0
-	d.vector.Steps = append(d.vector.Steps, step)
+	d.vector.Steps = append(d.vector.Steps, Step{
+		AdvanceUS: advance, Repeat: n, Args: d.args(op, cost, "0"), Reply: a.Numbers(), UntilMS: d.until(d.now),
+	})
 	return a
 }
 
 // fails makes a call that is refused; nil keys: the vector's one key.
 func (d *draft) fails(code, what string, keys []string, args ...string) {
-	d.checkClock()
+	d.checkClock(d.now)
 	d.add(Step{Keys: keys, Args: args, Error: []string{code, what}})
 }
 
 // outside sends a command.
 func (d *draft) outside(command ...string) {
 	d.vector.Steps = append(d.vector.Steps, Step{Command: command})
-	switch command[0] {
-	case "PERSIST":
-		d.lost = d.state.Until()
-	case "DEL":
-		d.state.Lose()
-	default:
-		panic("what does the model make of " + command[0])
-	}
+	d.limit.outside(command[0])
 }
 
 func (d *draft) add(s Step) {
 	s.AdvanceUS, d.advance = d.advance, 0
-	s.UntilMS = d.until()
+	s.UntilMS = d.until(d.now)
 	d.vector.Steps = append(d.vector.Steps, s)
-}
-
-// until is what a step tells of the key's expiry after it.
-func (d *draft) until() *int64 {
-	d.voided = d.state.Void(d.now)
-	until := d.state.Until()
-	if d.lost != 0 && until == d.lost {
-		return nil // it may or may not have been repaired
-	}
-	if d.voided {
-		until = 0
-	}
-	return &until
-}
-
-// checkClock refuses a step back to before the end of a state that was void already: whether the server has
-// removed it by then is up to the server.
-func (d *draft) checkClock() {
-	if d.voided && !d.state.Void(d.now) && d.state.Until() != 0 {
-		panic(d.vector.Name + ": a void state would come back")
-	}
-}
-
-func (d *draft) policyArgs() []string {
-	args := []string{strconv.FormatInt(d.p.Limit, 10)}
-	if d.kind == model.Bucket {
-		args = append(args, strconv.FormatInt(d.p.Refill, 10))
-	}
-	if !d.p.Valid() {
-		panic(fmt.Sprintf("%s: %+v is outside the domain", d.vector.Name, d.p))
-	}
-	return append(args, strconv.FormatInt(d.p.WindowMS, 10))
 }
 
 // exact makes a denied take, shows that 1 ms before its wait is over it is denied still, and then admitted.
