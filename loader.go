@@ -28,9 +28,9 @@ var (
 )
 
 const (
-	slidingLogSHA1     = "a44fe042ba25ae328dc763cd782da069b63b3661"
-	slidingCounterSHA1 = "3096c15e4ff8170bf79ee7fe97b2ab18077a10f3"
-	tokenBucketSHA1    = "03879cdfdb41c7f435c14b92c95c94e6cf71dc57"
+	slidingLogSHA1     = "f87e670755c47b87849cbc141c044204199170fd"
+	slidingCounterSHA1 = "28adf4a49a6fcb29c8508dfd4760678ab499b7a8"
+	tokenBucketSHA1    = "8719f57efb35b6e9358e73a2be5cf49a5674d3ef"
 )
 
 type script struct {

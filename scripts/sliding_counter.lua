@@ -78,13 +78,13 @@ end
 -- [end]
 
 -- [shared: store]
--- Writes what was decided: nothing, no state any more, or a state; `expiry` (ms) where the key's own is not right.
+-- Writes what was decided: a state, or none any more (''); `expiry` (ms) where the key's own is not right.
 local function store(key, text, expiry)
   if text == '' then
     redis.call('UNLINK', key)
-  elseif text and not expiry then
+  elseif not expiry then
     redis.call('SET', key, text, 'KEEPTTL')
-  elseif text then
+  else
     redis.call('SET', key, text)
     redis.call('PEXPIREAT', key, string.format('%d', expiry))
   end
@@ -202,5 +202,5 @@ local receipt = operation == 'settle' and ARGV[5] + 0 or 0
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local reply, text, expiry = sliding_counter(now, KEYS[1], operation, cost, receipt, limit, window_ms)
-store(KEYS[1], text, expiry)
+if text then store(KEYS[1], text, expiry) end
 return reply

@@ -66,12 +66,12 @@ local function log_foreign(front, what)
   return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding log' .. (what or ''))
 end
 
--- The time (us), the running total and the units of an entry; nil if the member is none. Running totals wrap around at
--- 10^15, a thousand times what can be in use, so a difference modulo 10^15 is never ambiguous.
+-- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^15, a
+-- thousand times what can be in use, so a difference modulo 10^15 is never ambiguous.
 local function log_entry(member)
-  if not string.find(member, '^%x+$') or #member < 28 then return nil end
-  local sub = string.sub
-  return tonumber(sub(member, 1, 14), 16), tonumber(sub(member, 15, 27), 16), tonumber(sub(member, 28), 16)
+  if #member < 28 then return nil end
+  local time, total = tonumber(string.sub(member, 1, 14), 16), tonumber(string.sub(member, 15, 27), 16)
+  if time then return time, total end
 end
 
 -- The time and the rank of the first entry with which `units` have passed since the running total was `base`, where
@@ -83,7 +83,7 @@ local function log_passing(key, base, used, units, dead, newest)
   local proportion, step = low + math.ceil((high - low) * units / used), 1
   while high - low > 1 do
     local at, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
-    if not at then return nil end
+    if not total then return nil end
     local passed = (total - base) % 1000000000000000
     local found = passed >= units and passed <= used -- before the base it wraps around, far above what is used
     if found then high, time = guess, at else low = guess end
@@ -115,26 +115,30 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
   if first then
     local w, u, b = string.match(first, '^log:(%d+):(%d+):(%d+)$')
     local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
-    local time, oldest, units = log_entry(front[2] or '')
-    if not w or not last or not time then return log_foreign(front) end
+    local oldest = front[2] or ''
+    local time, oldest_total = log_entry(oldest)
+    if not w or not total or not oldest_total then return log_foreign(front) end
     -- A log from the future stands still for up to one window, and is discarded beyond.
     if now_ms < u + 0 and last - now <= window then
       if last > at then at = last end
       -- The last change forgot what was outside its own window, so a longer one now does not bring it back.
       local cut = math.max(at - window, last - w * 1000)
       if time <= cut and front[3] then
-        dead = 1
-        time, oldest, units = log_entry(front[3])
-        if not time then return log_foreign(front) end
-        if time <= cut then
+        dead, oldest = 1, front[3]
+        time, oldest_total = log_entry(oldest)
+        if time and time <= cut then
           dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
           local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
-          if member then time, oldest, units = log_entry(member) end
-          if not time then return log_foreign(front) end
+          if member then
+            oldest = member
+            time, oldest_total = log_entry(oldest)
+          end
         end
       end
+      local units = tonumber(string.sub(oldest, 28), 16)
+      if not oldest_total or not units then return log_foreign(front) end
       if time > cut then
-        used = math.min((total - oldest) % 1000000000000000 + units, (total - b) % 1000000000000000)
+        used = math.min((total - oldest_total) % 1000000000000000 + units, (total - b) % 1000000000000000)
         base, newest = total - used, last
         header, header_window, expiry = first, w + 0, u + 0
       end
