@@ -102,7 +102,7 @@ lint-go: $(GOLANGCI_LINT)
 	@for m in $(MODULES); do (cd $$m && $(abspath $(GOLANGCI_LINT)) run ./...) || exit 1; done
 
 mutate:
-	cd conformance && go run ./cmd/mutate
+	cd conformance && go run ./cmd/mutate sliding_log sliding_counter token_bucket
 
 clean:
 	rm -rf build

@@ -92,14 +92,17 @@ func isName(c byte) bool {
 	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || isDigit(c)
 }
 
-// mutant is one change to one place of a script.
+// mutant is one change to one place of a script, or of the text that several scripts share.
 type mutant struct {
-	script string // the file's name without .lua
-	line   int    // from 1
+	script string // the file's name without .lua, or "shared"
+	line   int    // in the first of its homes, from 1
 	text   string // that line, trimmed, without its comment
 	change string // "< -> <="; from the second place in the line with the same change on: "< -> <= (2)"
-	source string // the whole mutated script
+	homes  []home // one for each script that has the place
 }
+
+// home is a whole mutated script.
+type home struct{ script, source string }
 
 // swaps are the changes of a token that need no more than a look at it.
 var swaps = map[string][]string{
@@ -125,6 +128,48 @@ var writes = []string{
 	"'HSET'", "'HINCRBY'", "'HDEL'", "'INCRBY'", "'DECRBY'", "'SETRANGE'",
 }
 
+// allMutants returns every mutant of the scripts, in their order. What lies in a "shared" section is one mutant with
+// a home in each script that has the section, and the section of an algorithm is mutated only in that algorithm's own
+// script: another test holds the copies together.
+func allMutants(scripts []string, text map[string]string) ([]mutant, error) {
+	var all []mutant
+	shared := map[string]int{} // index in all, by the place in the section
+	for _, script := range scripts {
+		of, err := mutants(script, text[script])
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range of {
+			section, line := sectionOf(text[script], m.line)
+			if algorithm, ok := strings.CutPrefix(section, "algorithm: "); ok && algorithm != script {
+				continue
+			}
+			if strings.HasPrefix(section, "shared: ") {
+				m.script = "shared"
+				key := fmt.Sprintf("%s:%d %s", section, line, m.change)
+				if i, ok := shared[key]; ok {
+					all[i].homes = append(all[i].homes, m.homes...)
+					continue
+				}
+				shared[key] = len(all)
+			}
+			all = append(all, m)
+		}
+	}
+	return all, nil
+}
+
+// sectionOf is the name of the section that a line lies in, and the line's number within. Sections open with
+// "-- [name]".
+func sectionOf(src string, line int) (section string, within int) {
+	for i, text := range strings.Split(src, "\n")[:line] {
+		if name, ok := strings.CutPrefix(text, "-- ["); ok {
+			section, within = strings.TrimSuffix(name, "]"), line-i-1
+		}
+	}
+	return section, within
+}
+
 // mutants returns every mutant of a script, in the order of the source.
 func mutants(script, src string) ([]mutant, error) {
 	tokens, err := tokenise(src)
@@ -140,7 +185,7 @@ func mutants(script, src string) ([]mutant, error) {
 		if seen[key] > 1 {
 			change = fmt.Sprintf("%s (%d)", change, seen[key])
 		}
-		all = append(all, mutant{script, line, codeOf(src, tokens, start), change, src[:start] + to + src[end:]})
+		all = append(all, mutant{script, line, codeOf(src, tokens, start), change, []home{{script, src[:start] + to + src[end:]}}})
 	}
 	at := func(i int) token { // the token i, or none
 		if i < 0 || i >= len(tokens) {

@@ -52,18 +52,16 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	var all []mutant
-	for _, script := range scripts.chosen {
-		of, err := mutants(script, scripts.text[script])
-		if err != nil {
-			return err
-		}
-		for _, m := range of {
-			if _, err := parse.Parse(strings.NewReader(m.source), m.script); err != nil {
-				return fmt.Errorf("%s:%d %s is not Lua: %w", m.script, m.line, m.change, err)
+	all, err := allMutants(scripts.chosen, scripts.text)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		for _, h := range m.homes {
+			if _, err := parse.Parse(strings.NewReader(h.source), h.script); err != nil {
+				return fmt.Errorf("%s:%d %s is not Lua: %w", h.script, m.line, m.change, err)
 			}
 		}
-		all = append(all, of...)
 	}
 	why, err := readExplained(*explained)
 	if err != nil {
@@ -84,7 +82,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	return report(os.Stdout, all, survived, why, scripts.chosen, *atLeast, time.Since(start))
+	return report(os.Stdout, all, survived, why, *atLeast, time.Since(start))
 }
 
 // scripts are the texts of all scripts by name, and the names of those to be mutated.
@@ -233,20 +231,22 @@ func (s *suite) try(id, script, source string, timeout time.Duration, flags ...s
 	return err != nil, output, nil
 }
 
-// tryMutant tells whether the tests kill it. The long ones are run only if it is not explained.
+// tryMutant tells whether the tests of one of its scripts kill it. The long ones are run only if it is not explained.
 func (s *suite) tryMutant(id string, m mutant, explained bool) (killed bool, err error) {
-	p := s.plans[m.script]
-	stages := p.stages
-	if p.long != nil && !explained {
-		stages = append(slices.Clip(stages), p.long)
-	}
-	for _, stage := range stages {
-		killed, _, err = s.try(id, m.script, m.source, p.timeout, stage...)
-		if killed || err != nil {
-			break
+	for _, h := range m.homes {
+		p := s.plans[h.script]
+		stages := p.stages
+		if p.long != nil && !explained {
+			stages = append(slices.Clip(stages), p.long)
+		}
+		for _, stage := range stages {
+			killed, _, err = s.try(id, h.script, h.source, p.timeout, stage...)
+			if killed || err != nil {
+				return killed, err
+			}
 		}
 	}
-	return killed, err
+	return false, nil
 }
 
 // tryAll tries every mutant and returns those that survived, in order.

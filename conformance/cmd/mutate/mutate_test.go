@@ -27,7 +27,7 @@ func changes(t *testing.T, src string) []string {
 	}
 	got := make([]string, len(all))
 	for i, m := range all {
-		if m.source == src {
+		if m.homes[0].source == src {
 			t.Errorf("line %d: %s changes nothing", m.line, m.change)
 		}
 		got[i] = m.change
@@ -57,7 +57,7 @@ func TestAMutantDiffersInOnePlace(t *testing.T) {
 	}
 	lines := strings.Split(sample, "\n")
 	for _, m := range all {
-		for i, line := range strings.Split(m.source, "\n") {
+		for i, line := range strings.Split(m.homes[0].source, "\n") {
 			if (line != lines[i]) != (i+1 == m.line) {
 				t.Errorf("%s in line %d: line %d is %q", m.change, m.line, i+1, line)
 			}
@@ -66,11 +66,37 @@ func TestAMutantDiffersInOnePlace(t *testing.T) {
 	if got, want := all[1].text, "local x, y = -n, a - 1"; got != want {
 		t.Errorf("the line's code is %q, want %q", got, want)
 	}
-	if got, want := all[10].source, strings.Replace(sample, "redis.call('UNLINK', key)", "nil", 1); got != want {
+	if got, want := all[10].homes[0].source, strings.Replace(sample, "redis.call('UNLINK', key)", "nil", 1); got != want {
 		t.Errorf("without UNLINK:\n%s", got)
 	}
-	if got, want := all[11].source, strings.Replace(sample, "redis.call('SET', key, f(x % 10), 'KEEPTTL')", "do end", 1); got != want {
+	if got, want := all[11].homes[0].source, strings.Replace(sample, "redis.call('SET', key, f(x % 10), 'KEEPTTL')", "do end", 1); got != want {
 		t.Errorf("without SET:\n%s", got)
+	}
+}
+
+func TestSharedTextIsMutatedOnce(t *testing.T) {
+	text := map[string]string{
+		"one": "-- head\nlocal a = b + c\n-- [shared: s]\n\nlocal x = y * z\n-- [end]\n-- [algorithm: one]\nlocal p = q / r\n-- [end]\n",
+		"two": "-- [algorithm: one]\nlocal p = q / r\n-- [end]\n-- [shared: s]\n\nlocal x = y * z\n-- [end]\n-- [main]\nreturn u < v\n",
+	}
+	all, err := allMutants([]string{"one", "two"}, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range all {
+		line := m.script + " " + m.change
+		for _, h := range m.homes {
+			if !strings.Contains(h.source, "y / z") && m.script == "shared" || len(h.source) < len(text[h.script]) {
+				t.Errorf("%s in %s:\n%s", m.change, h.script, h.source)
+			}
+			line += " " + h.script
+		}
+		got = append(got, line)
+	}
+	want := []string{"one + -> - one", "shared * -> / one two", "one / -> * one", "two < -> <= two", "two < -> >= two"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
 
@@ -108,19 +134,19 @@ func TestReport(t *testing.T) {
 		wantErr   string
 	}{
 		{"all killed", nil, "", 100, "killed   27 of   27 = 100.0 %; explained   0, so 100.0 %; open 0", ""},
-		{"one open, few enough", all[:1], "", 95, "survived: sample.lua:2 | local floor = math.floor | floor -> ceil", ""},
+		{"one open, few enough", all[:1], "", 95, "survived at sample.lua:2: sample | local floor = math.floor | floor -> ceil", ""},
 		{"two open, too many", all[:2], "", 95, "killed   25 of   27 =  92.6 %; explained   0, so  92.6 %; open 2", "92.6 % killed"},
 		{"one of two explained", all[:2], "# note\n\nsample | local floor = math.floor | floor -> ceil | because\n", 95,
 			"killed   25 of   27 =  92.6 %; explained   1, so  96.2 %; open 1", ""},
-		{"explained for all scripts", all[:1], "* | local floor = math.floor | floor -> ceil | because", 100, "explained   1, so 100.0 %", ""},
-		{"explained, yet killed", nil, "* | local floor = math.floor | floor -> ceil | because", 0, "killed", "killed or not there"},
+		{"all explained", all[:1], "sample | local floor = math.floor | floor -> ceil | because", 100, "explained   1, so 100.0 %", ""},
+		{"explained, yet killed", nil, "sample | local floor = math.floor | floor -> ceil | because", 0, "killed", "killed or not there"},
 		{"explained, not there", nil, "sample | return 1 | 1 -> 2 | because", 0, "killed", "killed or not there"},
 		{"of a script that was not tried", nil, "other | return 1 | 1 -> 2 | because", 100, "killed", ""},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			var out strings.Builder
-			err := report(&out, all, c.survived, write(c.explained), []string{"sample"}, c.atLeast, time.Second)
+			err := report(&out, all, c.survived, write(c.explained), c.atLeast, time.Second)
 			if !strings.Contains(out.String(), c.wantOut) {
 				t.Errorf("printed\n%swant %q", out.String(), c.wantOut)
 			}

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 )
 
 // place names a mutant without its line number, so that an explanation holds as long as the line does.
 type place struct {
-	script string // "*" in mutants.txt for a line that several scripts share
+	script string // or "shared"
 	text   string
 	change string
 }
@@ -20,15 +19,10 @@ type place struct {
 // explained are the survivors that are accounted for, and the reasons.
 type explained map[place]string
 
-// of finds the reason why a mutant can't be killed, "" without, and where it stands.
+// of finds the reason why a mutant can't be killed, "" without, and the place that it stands under.
 func (e explained) of(m mutant) (place, string) {
-	for _, script := range []string{m.script, "*"} {
-		p := place{script, m.text, m.change}
-		if reason := e[p]; reason != "" {
-			return p, reason
-		}
-	}
-	return place{}, ""
+	p := place{m.script, m.text, m.change}
+	return p, e[p]
 }
 
 // readExplained reads the explained survivors: one a line, "script | line of code | change | reason"; lines that
@@ -57,14 +51,16 @@ func readExplained(path string) (explained, error) {
 }
 
 // report prints the figures and the survivors. The error says why the run counts as failed.
-func report(w io.Writer, all, survived []mutant, why explained, chosen []string, atLeast float64, took time.Duration) error {
+func report(w io.Writer, all, survived []mutant, why explained, atLeast float64, took time.Duration) error {
 	alive := map[place]bool{} // explanations that were needed
 	type figures struct{ total, survived, explained int }
 	of := map[string]*figures{}
-	for _, script := range chosen {
-		of[script] = &figures{}
-	}
+	var scripts []string
 	for _, m := range all {
+		if of[m.script] == nil {
+			of[m.script] = &figures{}
+			scripts = append(scripts, m.script)
+		}
 		of[m.script].total++
 	}
 	var open []mutant
@@ -86,9 +82,9 @@ func report(w io.Writer, all, survived []mutant, why explained, chosen []string,
 			script, killed, f.total, percent(killed, f.total), f.explained, percent(killed, f.total-f.explained), f.survived-f.explained)
 	}
 	for _, m := range open {
-		fmt.Fprintf(w, "survived: %s.lua:%d | %s | %s\n", m.script, m.line, m.text, m.change)
+		fmt.Fprintf(w, "survived at %s.lua:%d: %s | %s | %s\n", m.homes[0].script, m.line, m.script, m.text, m.change)
 	}
-	for _, script := range chosen {
+	for _, script := range scripts {
 		f := *of[script]
 		line(script, f)
 		sum.total, sum.survived, sum.explained = sum.total+f.total, sum.survived+f.survived, sum.explained+f.explained
@@ -98,7 +94,7 @@ func report(w io.Writer, all, survived []mutant, why explained, chosen []string,
 
 	var problems []error
 	for p := range why {
-		if !alive[p] && (p.script == "*" || slices.Contains(chosen, p.script)) {
+		if !alive[p] && of[p.script] != nil {
 			problems = append(problems, fmt.Errorf("explained, but killed or not there: %s | %s | %s", p.script, p.text, p.change))
 		}
 	}
