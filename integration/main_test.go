@@ -7,4 +7,9 @@ import (
 	"github.com/sluicego/sluice/integration/containers"
 )
 
-func TestMain(m *testing.M) { os.Exit(containers.Main(m)) }
+func TestMain(m *testing.M) {
+	if order := os.Getenv(hammerOrder); order != "" {
+		os.Exit(hammerProcess(order))
+	}
+	os.Exit(containers.Main(m))
+}
