@@ -148,8 +148,7 @@ func TestFaultTwoRulesShareAKey(t *testing.T) {
 				if other == s.kind {
 					continue
 				}
-				o := *s
-				o.script = script(t, other)
+				o := s.on(other, s.key)
 				for _, op := range []string{"take", "peek", "settle"} {
 					got, err := o.eval(t, []string{s.key}, arguments(op, 1, policyOf(other, 10, 1000), 0)...)
 					if err == nil || !strings.HasPrefix(err.Error(), "SLUICESTATE ") {

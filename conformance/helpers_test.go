@@ -35,27 +35,37 @@ type tb interface {
 
 // subject is a key of a server, and the script that is called on it.
 type subject struct {
-	name   string // for a subtest
-	kind   model.Kind
+	name   string     // for a subtest
+	kind   model.Kind // with model.Multi the key is the start of several
 	server *servers.Server
-	script string
+	texts  map[model.Kind]string // of the scripts
 	key    string
 	now    int64 // us
-}
-
-func script(t testing.TB, k model.Kind) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(servers.Scripts(), k.Script()+".lua"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // subjects are every algorithm on every server, each with the clock at the epoch and a key of the test's own.
 func subjects(t *testing.T) iter.Seq[*subject] {
 	t.Helper()
+	return subjectsOf(t, kinds...)
+}
+
+// subjectsAndMulti are those and multi.
+func subjectsAndMulti(t *testing.T) iter.Seq[*subject] {
+	t.Helper()
+	return subjectsOf(t, append(slices.Clip(kinds), model.Multi)...)
+}
+
+func subjectsOf(t *testing.T, kinds ...model.Kind) iter.Seq[*subject] {
+	t.Helper()
 	all := servers.All(t)
+	texts := map[model.Kind]string{}
+	for _, k := range kinds {
+		text, err := os.ReadFile(filepath.Join(servers.Scripts(), k.Script()+".lua"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[k] = string(text)
+	}
 	return func(yield func(*subject) bool) {
 		for _, server := range all {
 			for _, k := range kinds {
@@ -63,7 +73,7 @@ func subjects(t *testing.T) iter.Seq[*subject] {
 					name:   server.Name + "/" + k.Script(),
 					kind:   k,
 					server: server,
-					script: script(t, k),
+					texts:  texts,
 					key:    fmt.Sprintf("sluice:{%s %s}:%s", run, t.Name(), k),
 				}
 				s.at(epoch)
@@ -73,6 +83,13 @@ func subjects(t *testing.T) iter.Seq[*subject] {
 			}
 		}
 	}
+}
+
+// on is another key, and the script of another algorithm.
+func (s *subject) on(k model.Kind, key string) *subject {
+	other := *s
+	other.kind, other.key = k, key
+	return &other
 }
 
 // at sets the server's clock.
@@ -94,7 +111,7 @@ func (s *subject) eval(t tb, keys []string, args ...string) ([]int64, error) {
 }
 
 func (s *subject) evalCommand(keys []string, args ...string) rueidis.Completed {
-	words := slices.Concat([]string{"EVAL", s.script, strconv.Itoa(len(keys))}, keys, args)
+	words := slices.Concat([]string{"EVAL", s.texts[s.kind], strconv.Itoa(len(keys))}, keys, args)
 	return s.server.Caller.B().Arbitrary(words...).Build()
 }
 

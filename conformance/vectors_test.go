@@ -7,11 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicego/sluice/conformance/model"
 	"github.com/sluicego/sluice/conformance/vectors"
 )
 
 func TestVectors(t *testing.T) {
-	for s := range subjects(t) {
+	for s := range subjectsAndMulti(t) {
 		t.Run(s.name, func(t *testing.T) {
 			file, err := vectors.Read(s.kind)
 			if err != nil {
@@ -36,11 +37,12 @@ func runVector(t *testing.T, s *subject, v vectors.Vector) {
 			t.Fatalf("%v: %v", command, err)
 		}
 	}
+	keys := s.keysOf(v)
 	receipts := make([]int64, len(v.Steps))
 	for i, step := range v.Steps {
 		var got []int64
 		var err error
-		var before string
+		var before map[string]string
 		for range max(1, step.Repeat) {
 			s.at(s.now + step.AdvanceUS)
 			if len(step.Command) > 0 {
@@ -50,9 +52,9 @@ func runVector(t *testing.T, s *subject, v vectors.Vector) {
 				continue
 			}
 			if step.Repeat == 0 {
-				before = s.content(t)
+				before = s.contents(t, keys)
 			}
-			got, err = s.eval(t, s.keysOf(step), receiptsIn(step.Args, receipts)...)
+			got, err = s.scriptOf(step).eval(t, s.calledWith(step), receiptsIn(step.Args, receipts)...)
 		}
 		switch {
 		case len(step.Command) > 0:
@@ -66,26 +68,86 @@ func runVector(t *testing.T, s *subject, v vectors.Vector) {
 		case !slices.Equal(got, step.Reply):
 			t.Fatalf("step %d: %q: got %v, want %v", i, step.Args, got, step.Reply)
 		default:
-			receipts[i] = got[4]
+			receipts[i] = got[len(got)-1]
 		}
-		if writesNothing(step) && step.Repeat == 0 {
-			if after := s.content(t); after != before {
-				t.Fatalf("step %d: %q: wrote\n%s\nover\n%s", i, step.Args, after, before)
+		if step.Repeat == 0 {
+			charged := s.mayWrite(step)
+			for key, after := range s.contents(t, keys) {
+				if after != before[key] && !slices.Contains(charged, key) {
+					t.Fatalf("step %d: %q: wrote %s\n%s\nover\n%s", i, step.Args, key, after, before[key])
+				}
 			}
 		}
 		if step.UntilMS != nil {
 			s.checkUntil(t, *step.UntilMS)
 		}
+		for key, until := range step.UntilsMS {
+			s.on(s.kind, s.keyIn([]string{key})[0]).checkUntil(t, until)
+		}
 	}
 }
 
-// writesNothing reports that the step must leave the key as it is: an error, a peek, a denied take and one of
-// nothing.
-func writesNothing(step vectors.Step) bool {
-	return len(step.Error) > 0 || step.Args[0] == "peek" || step.Reply[0] == 0 || step.Args[0] == "take" && step.Args[1] == "0"
+// keysOf are all keys of a vector.
+func (s *subject) keysOf(v vectors.Vector) []string {
+	keys := []string{s.key}
+	for _, step := range v.Steps {
+		keys = append(keys, s.calledWith(step)...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
-func (s *subject) keysOf(step vectors.Step) []string {
+// contents are what the keys hold.
+func (s *subject) contents(t tb, keys []string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, key := range keys {
+		all[key] = s.on(s.kind, key).content(t)
+	}
+	return all
+}
+
+// mayWrite are the keys that a step may change: none with an error, a peek, a denied take and one of nothing.
+func (s *subject) mayWrite(step vectors.Step) []string {
+	if len(step.Error) > 0 || step.Args[0] == "peek" || step.Reply[0] == 0 {
+		return nil
+	}
+	var charged []string
+	costs := step.Args[1:2]
+	if s.scriptOf(step).kind == model.Multi {
+		costs = costsIn(step.Args)
+	}
+	for i, key := range s.calledWith(step) {
+		if step.Args[0] == "settle" || costs[i] != "0" {
+			charged = append(charged, key)
+		}
+	}
+	return charged
+}
+
+// costsIn are the costs in the ARGV of multi.
+func costsIn(args []string) []string {
+	var costs []string
+	for i, a := range args {
+		if slices.ContainsFunc(kinds, func(k model.Kind) bool { return k.Script() == a }) {
+			costs = append(costs, args[i+1])
+		}
+	}
+	return costs
+}
+
+// scriptOf is the script that a step calls.
+func (s *subject) scriptOf(step vectors.Step) *subject {
+	for _, k := range kinds {
+		if step.Script == k.Script() {
+			return s.on(k, s.key)
+		}
+	}
+	return s
+}
+
+// calledWith are the KEYS of a step.
+func (s *subject) calledWith(step vectors.Step) []string {
 	switch {
 	case step.Keys == nil:
 		return []string{s.key}

@@ -1,4 +1,4 @@
-// Package model says what the three scripts must answer, to the last unit.
+// Package model says what the scripts must answer, to the last unit.
 //
 // It is written from the script contract and docs/decisions/0001 alone, with exact arithmetic and in the most
 // direct form there is: usage is a function of time, and a wait is found by asking that function about later
@@ -15,14 +15,15 @@ import (
 // A Kind names an algorithm.
 type Kind string
 
-// The three algorithms.
+// The three algorithms, and several limits of them at once, which is no policy's kind.
 const (
 	Log     Kind = "log"     // sliding log
 	Counter Kind = "counter" // sliding counter
 	Bucket  Kind = "bucket"  // token bucket
+	Multi   Kind = "multi"   // see CallAll
 )
 
-// Script is the name of the script that implements the algorithm, without its extension.
+// Script is the name of the script that does it, without its extension.
 func (k Kind) Script() string {
 	switch k {
 	case Log:
@@ -31,6 +32,8 @@ func (k Kind) Script() string {
 		return "sliding_counter"
 	case Bucket:
 		return "token_bucket"
+	case Multi:
+		return "multi"
 	}
 	panic("model: unknown kind " + string(k))
 }

@@ -28,9 +28,9 @@ func (r MultiReply) Numbers() []int64 {
 	return numbers
 }
 
-// Multi does what multi.lua does: op is take or peek. Each state may be there once. A take charges all limits if
+// CallAll does what multi.lua does: op is take or peek. Each state may be there once. A take charges all limits if
 // every one of them admits its cost, and otherwise is a peek.
-func Multi(nowUS int64, op string, requests ...Request) MultiReply {
+func CallAll(nowUS int64, op string, requests ...Request) MultiReply {
 	if op != "take" && op != "peek" {
 		panic(fmt.Sprintf("model: unknown operation %q", op))
 	}

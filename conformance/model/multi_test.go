@@ -31,12 +31,12 @@ func copies(all []Request) []Request {
 	return out
 }
 
-func TestMultiIsAllOrNothing(t *testing.T) {
+func TestCallAllIsAllOrNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now, all := requests(t)
 		single, peeked := copies(all), copies(all)
-		peek := Multi(now, "peek", peeked...)
-		take := Multi(now, "take", all...)
+		peek := CallAll(now, "peek", peeked...)
+		take := CallAll(now, "take", all...)
 		if peek.Allowed != take.Allowed || peek.RetryAfterMS != take.RetryAfterMS {
 			t.Fatalf("peek %+v, take %+v", peek, take)
 		}
@@ -60,23 +60,23 @@ func TestMultiIsAllOrNothing(t *testing.T) {
 	})
 }
 
-func TestMultiWaitsAreExact(t *testing.T) {
+func TestCallAllWaitsAreExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now, all := requests(t)
-		r := Multi(now, "peek", all...)
+		r := CallAll(now, "peek", all...)
 		never := slices.ContainsFunc(all, func(r Request) bool { return r.Cost > r.Policy.Limit })
 		if never != (r.RetryAfterMS == -1) || r.Allowed != (r.RetryAfterMS == 0) {
 			t.Fatalf("got %+v, one can never be: %v", r, never)
 		}
 		for ms := range r.RetryAfterMS + 1 {
-			if later := Multi(now+1000*ms, "peek", all...); later.Allowed != (ms == r.RetryAfterMS) {
+			if later := CallAll(now+1000*ms, "peek", all...); later.Allowed != (ms == r.RetryAfterMS) {
 				t.Fatalf("retry after %d ms, but after %d ms: %+v", r.RetryAfterMS, ms, later)
 			}
 		}
 	})
 }
 
-func TestMultiByHand(t *testing.T) {
+func TestCallAllByHand(t *testing.T) {
 	log, bucket := Policy{Kind: Log, Limit: 10, WindowMS: 1000}, Policy{Bucket, 5, 5, 1000}
 	a, b := New(), New()
 	for i, c := range []struct {
@@ -93,7 +93,7 @@ func TestMultiByHand(t *testing.T) {
 		{0, "take", 11, 4, []int64{0, -1, 0, 6, -1, 1000, 0, 3, 200, 400}},
 		{100_000, "take", 0, 3, []int64{1, 0, 1, 6, 0, 900, 1, 0, 0, 900}},
 	} {
-		got := Multi(start+c.us, c.op, Request{a, log, c.a}, Request{b, bucket, c.b}).Numbers()
+		got := CallAll(start+c.us, c.op, Request{a, log, c.a}, Request{b, bucket, c.b}).Numbers()
 		if got[6] != start+c.us || got[11] != start+c.us {
 			t.Fatalf("call %d: the times are %d and %d", i, got[6], got[11])
 		}

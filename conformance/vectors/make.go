@@ -19,8 +19,11 @@ const (
 // startUS is where every clock starts unless a vector says otherwise: a whole minute.
 const startUS = 1_699_999_980_000_000
 
-// Make makes the vectors of an algorithm.
+// Make makes the vectors of an algorithm, or of multi.
 func Make(k model.Kind) File {
+	if k == model.Multi {
+		return makeMulti()
+	}
 	m := &maker{kind: k, file: File{Format: Format, Algorithm: k.Script(), Script: "scripts/" + k.Script() + ".lua"}}
 	m.shared()
 	switch k {
@@ -33,10 +36,15 @@ func Make(k model.Kind) File {
 	}
 	m.arguments()
 	m.foreign()
-	if len(m.wrong) > 0 {
-		panic("the model strays from what was worked out by hand:\n" + strings.Join(m.wrong, "\n"))
-	}
+	mustBeRight(m.wrong)
 	return m.file
+}
+
+// mustBeRight panics if anything was expected that is not so.
+func mustBeRight(wrong []string) {
+	if len(wrong) > 0 {
+		panic("the model strays from what was worked out by hand:\n" + strings.Join(wrong, "\n"))
+	}
 }
 
 type maker struct {
@@ -47,14 +55,44 @@ type maker struct {
 
 // vector adds one; the draft starts with a policy of 10 in a second.
 func (m *maker) vector(name, pins string, write func(d *draft)) {
-	d := &draft{limit: limit{kind: m.kind, state: model.New()}, now: startUS, vector: Vector{Name: name, Pins: pins, StartUS: startUS}}
+	d := &draft{limit{kind: m.kind, state: model.New()}, newStory(name, pins)}
 	d.policy(10, 1000)
 	write(d)
 	m.file.Vectors = append(m.file.Vectors, d.vector)
 	m.wrong = append(m.wrong, d.wrong...)
 }
 
-// limit is the key of a vector, by the model.
+// story is a vector being written.
+type story struct {
+	vector  Vector
+	now     int64
+	advance int64    // since the step before
+	wrong   []string // what was expected and is not so
+}
+
+func newStory(name, pins string) *story {
+	return &story{vector: Vector{Name: name, Pins: pins, StartUS: startUS}, now: startUS}
+}
+
+// move moves the clock.
+func (s *story) move(us int64) {
+	s.now += us
+	s.advance += us
+}
+
+// step adds a step and returns its index.
+func (s *story) step(step Step) int {
+	step.AdvanceUS, s.advance = s.advance, 0
+	s.vector.Steps = append(s.vector.Steps, step)
+	return len(s.vector.Steps) - 1
+}
+
+// stray says that the reply of a step is not what was worked out by hand.
+func (s *story) stray(step int, got []int64, want string) {
+	s.wrong = append(s.wrong, fmt.Sprintf("%s: step %d is %v, want %s", s.vector.Name, step, got, want))
+}
+
+// limit is a key of a vector, by the model.
 type limit struct {
 	kind   model.Kind
 	p      model.Policy
@@ -130,13 +168,10 @@ func (l *limit) checkClock(now int64) {
 	}
 }
 
-// draft is a vector being written. Its calls ask the model for the reply at once.
+// draft is a vector about one key. Its calls ask the model for the reply at once.
 type draft struct {
 	limit
-	vector  Vector
-	now     int64
-	advance int64 // since the step before
-	wrong   []string
+	*story
 }
 
 // align moves the start, before the first step, to a boundary of the policy's windows.
@@ -147,8 +182,7 @@ func (d *draft) align() {
 
 // after moves the clock.
 func (d *draft) after(us int64) *draft {
-	d.now += us
-	d.advance += us
+	d.move(us)
 	return d
 }
 
@@ -158,8 +192,8 @@ func (d *draft) at(us int64) *draft { return d.after(d.vector.StartUS + us - d.n
 // answer is the reply to a step, for the vector to say what it expects of it.
 type answer struct {
 	model.Reply
-	d    *draft
-	step int
+	story *story
+	step  int
 }
 
 func (d *draft) take(cost int64) answer { return d.call("take", cost, 0, "") }
@@ -178,8 +212,7 @@ func (d *draft) settleAny(cost, receipt int64) answer {
 func (d *draft) call(op string, cost, receiptUS int64, receipt string) answer {
 	d.checkClock(d.now)
 	reply := d.state.Call(d.now, op, cost, d.p, receiptUS)
-	d.add(Step{Args: d.args(op, cost, receipt), Reply: reply.Numbers()})
-	return answer{reply, d, len(d.vector.Steps) - 1}
+	return answer{reply, d.story, d.add(Step{Args: d.args(op, cost, receipt), Reply: reply.Numbers()})}
 }
 
 // times makes one step of n equal calls, with the clock moved before each.
@@ -212,10 +245,9 @@ func (d *draft) outside(command ...string) {
 	d.limit.outside(command[0])
 }
 
-func (d *draft) add(s Step) {
-	s.AdvanceUS, d.advance = d.advance, 0
+func (d *draft) add(s Step) int {
 	s.UntilMS = d.until(d.now)
-	d.vector.Steps = append(d.vector.Steps, s)
+	return d.step(s)
 }
 
 // exact makes a denied take, shows that 1 ms before its wait is over it is denied still, and then admitted.
@@ -265,6 +297,4 @@ func (a answer) is(numbers ...int64) answer {
 	return a
 }
 
-func (a answer) fail(want string) {
-	a.d.wrong = append(a.d.wrong, fmt.Sprintf("%s: step %d is %v, want %s", a.d.vector.Name, a.step, a.Numbers(), want))
-}
+func (a answer) fail(want string) { a.story.stray(a.step, a.Numbers(), want) }

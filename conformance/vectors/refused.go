@@ -21,6 +21,28 @@ func argumentNames(k model.Kind) []string {
 	return []string{"operation", "cost", "limit", "window_ms", "receipt"}
 }
 
+// shapes are texts that are no decimal integer in its shortest form.
+var shapes = []struct {
+	name  string
+	texts []string
+}{
+	{"empty", []string{""}},
+	{"blank", []string{" ", "\t", "\n"}},
+	{"blank before", []string{" 5", "\t5", "\n5"}},
+	{"blank behind", []string{"5 ", "5\t", "5\n", "5\r\n"}},
+	{"NUL behind", []string{"5\x00", "5\x006", "\x005"}},
+	{"plus sign", []string{"+5", "+0"}},
+	{"fraction", []string{"5.0", "5.", ".5", "1.5", "0.0"}},
+	{"exponent", []string{"5e0", "1e3", "1E3", "10e-1"}},
+	{"hexadecimal", []string{"0x5", "0X5", "5h", "a"}},
+	{"not a number", []string{"nan", "NaN", "-nan", "nan(5)"}},
+	{"infinite", []string{"inf", "-inf", "Infinity", "1e999"}},
+	{"separators", []string{"1_000", "1,000", "1'000", "1 000"}},
+	{"words and other digits", []string{"five", "true", "nil", "{}", "٥", "５"}},
+	{"leading zeros", []string{"05", "00", "0010", "00000000000000000000000005"}},
+	{"two signs", []string{"--5", "+-5", "-", "- 5", "5-"}},
+}
+
 // refuse adds a refused call for each of the named arguments and each text: a take, and a settle where only that
 // has the argument.
 func (d *draft) refuse(texts, names []string) {
@@ -57,26 +79,6 @@ func (m *maker) arguments() {
 			refused(d)
 			d.peek(10).denied()
 		})
-	}
-	shapes := []struct {
-		name  string
-		texts []string
-	}{
-		{"empty", []string{""}},
-		{"blank", []string{" ", "\t", "\n"}},
-		{"blank before", []string{" 5", "\t5", "\n5"}},
-		{"blank behind", []string{"5 ", "5\t", "5\n", "5\r\n"}},
-		{"NUL behind", []string{"5\x00", "5\x006", "\x005"}},
-		{"plus sign", []string{"+5", "+0"}},
-		{"fraction", []string{"5.0", "5.", ".5", "1.5", "0.0"}},
-		{"exponent", []string{"5e0", "1e3", "1E3", "10e-1"}},
-		{"hexadecimal", []string{"0x5", "0X5", "5h", "a"}},
-		{"not a number", []string{"nan", "NaN", "-nan", "nan(5)"}},
-		{"infinite", []string{"inf", "-inf", "Infinity", "1e999"}},
-		{"separators", []string{"1_000", "1,000", "1'000", "1 000"}},
-		{"words and other digits", []string{"five", "true", "nil", "{}", "٥", "５"}},
-		{"leading zeros", []string{"05", "00", "0010", "00000000000000000000000005"}},
-		{"two signs", []string{"--5", "+-5", "-", "- 5", "5-"}},
 	}
 	for _, s := range shapes {
 		onBoth(s.name, fmt.Sprintf("%q and the like in every place of a number", s.texts[0]), func(d *draft) {
@@ -170,29 +172,35 @@ func (m *maker) arguments() {
 	})
 }
 
+type foreignState struct {
+	name  string
+	setup [][]string
+}
+
+// foreignStates are what a key may hold that no script wrote.
+func foreignStates(key string) []foreignState {
+	return []foreignState{
+		{"a text", [][]string{{"SET", key, "abc"}}},
+		{"an empty text", [][]string{{"SET", key, ""}}},
+		{"a number", [][]string{{"SET", key, "5"}}},
+		{"a fraction", [][]string{{"SET", key, "1.5"}}},
+		{"numbers with blanks", [][]string{{"SET", key, "1 2 3 4 5 6"}}},
+		{"numbers with colons", [][]string{{"SET", key, "1:2:3:4:5"}}},
+		{"a list", [][]string{{"RPUSH", key, "1", "2", "3"}}},
+		{"a set", [][]string{{"SADD", key, "1"}}},
+		{"a hash", [][]string{{"HSET", key, "a", "1"}}},
+		{"a hash of numbers", [][]string{{"HSET", key, "1", "1", "2", "2", "3", "3", "4", "4"}}},
+		{"a sorted set", [][]string{{"ZADD", key, "1", "a"}}},
+		{"a sorted set of numbers", [][]string{{"ZADD", key, "0", "1", "1", "2", "2", "3"}}},
+		{"a sorted set of times", [][]string{{"ZADD", key, "1699999980000000", "1699999980000000:1"}}},
+		{"a state with an expiry", [][]string{{"SET", key, "abc"}, {"PEXPIRE", key, "500"}}},
+	}
+}
+
 // foreign are the states that are not ours: an error for every operation, and nothing is touched. A state's end is
 // not looked at, for a foreign one has none: the steps do not tell it.
 func (m *maker) foreign() {
-	states := []struct {
-		name  string
-		setup [][]string
-	}{
-		{"a text", [][]string{{"SET", Key, "abc"}}},
-		{"an empty text", [][]string{{"SET", Key, ""}}},
-		{"a number", [][]string{{"SET", Key, "5"}}},
-		{"a fraction", [][]string{{"SET", Key, "1.5"}}},
-		{"numbers with blanks", [][]string{{"SET", Key, "1 2 3 4 5 6"}}},
-		{"numbers with colons", [][]string{{"SET", Key, "1:2:3:4:5"}}},
-		{"a list", [][]string{{"RPUSH", Key, "1", "2", "3"}}},
-		{"a set", [][]string{{"SADD", Key, "1"}}},
-		{"a hash", [][]string{{"HSET", Key, "a", "1"}}},
-		{"a hash of numbers", [][]string{{"HSET", Key, "1", "1", "2", "2", "3", "3", "4", "4"}}},
-		{"a sorted set", [][]string{{"ZADD", Key, "1", "a"}}},
-		{"a sorted set of numbers", [][]string{{"ZADD", Key, "0", "1", "1", "2", "2", "3"}}},
-		{"a sorted set of times", [][]string{{"ZADD", Key, "1699999980000000", "1699999980000000:1"}}},
-		{"a state with an expiry", [][]string{{"SET", Key, "abc"}, {"PEXPIRE", Key, "500"}}},
-	}
-	for _, s := range states {
+	for _, s := range foreignStates(Key) {
 		m.vector("foreign: "+s.name, "a state that is not ours is an error, never a free window", func(d *draft) {
 			d.vector.Setup = s.setup
 			for _, call := range [][]string{{"take", "1"}, {"take", "0"}, {"take", "11"}, {"peek", "1"}, {"settle", "1"}, {"settle", "-1"}, {"settle", "0"}} {

@@ -21,10 +21,10 @@ const Format = 1
 // Key is the text that stands for the vector's own key.
 const Key = "$KEY"
 
-// File is one file of vectors: those of one algorithm.
+// File is one file of vectors: those of one script.
 type File struct {
 	Format    int
-	Algorithm string // the script's name without its extension: sliding_log, sliding_counter, token_bucket
+	Algorithm string // the script's name without its extension: sliding_log, sliding_counter, token_bucket, multi
 	Script    string // the script's path in the repository
 	Vectors   []Vector
 }
@@ -38,16 +38,20 @@ type Vector struct {
 	Steps   []Step     `json:"steps"`
 }
 
-// Step is a call of the script, or a command that happens to the key from outside.
+// Step is a call of the script, or a command that happens to the key from outside. The steps of multi always name
+// their keys, which are made of the vector's own.
 type Step struct {
 	AdvanceUS int64    `json:"advance_us,omitempty"` // how far the clock moves before, microseconds, also back
 	Repeat    int      `json:"repeat,omitempty"`     // make the step so often; 0 is once. Reply and UntilMS are the last one's
 	Command   []string `json:"command,omitempty"`    // a command instead of a call; its reply is of no interest
+	Script    string   `json:"script,omitempty"`     // multi: the single script that is called instead, by its name
 	Keys      []string `json:"keys,omitempty"`       // the call's KEYS, if not the vector's one key; "none" alone: no key
-	Args      []string `json:"args,omitempty"`       // the call's ARGV; "$3" stands for reply[5] of step 3, counted from 0
-	Reply     []int64  `json:"reply,omitempty"`      // the five numbers
-	Error     []string `json:"error,omitempty"`      // or the first two words of the error reply
+	Args      []string `json:"args,omitempty"`       // the call's ARGV; "$3" stands for the last number of step 3's reply, counted from 0
+	Reply     []int64  `json:"reply,omitempty"`      // the five numbers, or those of multi
+	Error     []string `json:"error,omitempty"`      // or the first words of the error reply
 	UntilMS   *int64   `json:"until_ms,omitempty"`   // when the key expires, ms since the epoch; 0: no key, or PTTL 0; nil: not told
+
+	UntilsMS map[string]int64 `json:"untils_ms,omitempty"` // multi: the same for each key, where it is told
 }
 
 // NoKey as the only one of Step.Keys is a call without any key.
@@ -59,10 +63,10 @@ func Dir() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "testdata", "vectors")
 }
 
-// Path is where the vectors of an algorithm are.
+// Path is where the vectors of an algorithm, or of multi, are.
 func Path(k model.Kind) string { return filepath.Join(Dir(), k.Script()+".json") }
 
-// Read reads the vectors of an algorithm.
+// Read reads the vectors of an algorithm, or of multi.
 func Read(k model.Kind) (File, error) {
 	text, err := os.ReadFile(Path(k))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	for _, k := range []model.Kind{model.Log, model.Counter, model.Bucket} {
+	for _, k := range []model.Kind{model.Log, model.Counter, model.Bucket, model.Multi} {
 		f := vectors.Make(k)
 		if err := os.WriteFile(vectors.Path(k), f.Encode(), 0o644); err != nil {
 			fmt.Fprintln(os.Stderr, err)
