@@ -45,15 +45,41 @@ func BenchmarkAllow(b *testing.B) {
 	}
 }
 
-// The floor for BenchmarkAllow: the same command with ready-made arguments.
+// bare is the command of an Allow with ready-made arguments: the floor for it.
+func bare(ctx context.Context, client canned) error {
+	cmd := client.B().Evalsha().Sha1(tokenBucketSHA1).Numkeys(1).Key("sluice:{fec52565aa0cf18f57d7cf5b3ac72850}:bucket/1000").Arg("take", "1", "50", "10", "1000").Build()
+	_, err := client.Do(ctx, cmd).ToMessage()
+	return err
+}
+
 func BenchmarkBareCommand(b *testing.B) {
 	client := canned{res: fiveReply(1, 5, 0, 60_000, 1_700_000_000_123_456)}
 	b.ReportAllocs()
 	for b.Loop() {
-		cmd := client.B().Evalsha().Sha1(tokenBucketSHA1).Numkeys(1).Key("sluice:{fec52565aa0cf18f57d7cf5b3ac72850}:bucket/1000").Arg("take", "1", "50", "10", "1000").Build()
-		if _, err := client.Do(b.Context(), cmd).ToMessage(); err != nil {
+		if err := bare(b.Context(), client); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	client := canned{res: fiveReply(1, 5, 0, 60_000, 1_700_000_000_123_456)}
+	ctx := t.Context()
+	floor := testing.AllocsPerRun(100, func() {
+		if err := bare(ctx, client); err != nil {
+			t.Fatal(err)
+		}
+	})
+	l := newLimiter(t, client, Config{})
+	p := TokenBucket(50, 10, time.Second)
+	got := testing.AllocsPerRun(100, func() {
+		if _, err := l.Allow(ctx, "203.0.113.7", p); err != nil {
+			t.Fatal(err)
+		}
+	})
+	// The key, the arguments and the invocation that holds both.
+	if got > floor+3 {
+		t.Errorf("%v allocations, want at most 3 more than the %v of the bare command", got, floor)
 	}
 }
 

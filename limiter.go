@@ -2,11 +2,16 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 )
+
+// maxTogether is the most limits that are asked at once.
+const maxTogether = 16
 
 // Config is the settings of a [Limiter]. The zero Config is a good one to start with, but see Secret.
 type Config struct {
@@ -37,16 +42,17 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// A Limiter decides by policies. It holds no state but its settings and is safe for concurrent use; one per client is enough
-// for any number of policies and subjects.
+// A Limiter decides by policies. It holds no state but its settings and the calls of Wait that stand in line, and is safe
+// for concurrent use; one per client is enough for any number of policies and subjects.
 //
 // In all its methods key is the subject: any bytes, but not empty (see [Key] for one of several parts). Arguments are
-// checked before anything is sent: errors that match [ErrInvalidKey], [ErrInvalidPolicy] or [ErrInvalidCost] are
-// *[InputError] with field and range. Failures of Redis match [ErrBackend] and are *[CallError]. With every error comes
+// checked before anything is sent: errors that match [ErrInvalidKey], [ErrInvalidPolicy], [ErrInvalidCost],
+// [ErrInvalidRequests] or [ErrCrossSlot] are *[InputError] with field and range. Failures of Redis match [ErrBackend] and are *[CallError]. With every error comes
 // a Result that denies.
 type Limiter struct {
 	keys   keyspace
 	loader loader
+	lines  lines
 }
 
 // New makes a Limiter that calls Redis through client: standalone, sentinel or cluster. It borrows the client and never
@@ -69,13 +75,14 @@ func New(client rueidis.Client, cfg Config) (*Limiter, error) {
 	return &Limiter{keys: keys, loader: loader{client: client, timeout: cfg.Timeout}}, nil
 }
 
-// A Request is one decision asked for in a [Limiter.Batch].
+// A Request is one limit that is asked in a [Limiter.Batch], [Limiter.AllowAll] or [Limiter.PeekAll].
 type Request struct {
 	// Key is the subject, not empty.
 	Key string
 	// Policy is the limit.
 	Policy Policy
-	// Cost is in units, 0 to the policy's limit. It has no default: a cost of 0 is always allowed and charges nothing.
+	// Cost is in units, 1 to the policy's limit; in PeekAll also 0. It has no default: a 0 that was merely forgotten would
+	// charge nothing and be allowed for ever.
 	Cost int64
 	// Tag puts the limit's key into the cluster slot of another subject, to have both in one slot. Empty is the key
 	// itself. A key under a tag is another limit than the same key under none, or under another.
@@ -103,37 +110,12 @@ func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (R
 	return l.decide(ctx, opPeek, Request{Key: key, Policy: p, Cost: cost})
 }
 
-// Wait asks as AllowN does and, while the limit denies, sleeps for as long as the denial says and asks again. It returns when
-// the units are charged.
-//
-// It fails at once, with a *[LimitedError] that matches [ErrLimited] and carries the denial, if the context's deadline
-// is not after the wait. If the context ends during a wait the error matches both ErrLimited and the context's error,
-// and nothing was charged.
-func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (Result, error) {
-	for {
-		res, err := l.AllowN(ctx, key, p, cost)
-		if err != nil || res.Allowed {
-			return res, err
-		}
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= res.RetryAfter {
-			return res, &LimitedError{Result: res}
-		}
-		timer := time.NewTimer(res.RetryAfter)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return res, &LimitedError{Result: res, Err: ctx.Err()}
-		}
-	}
-}
-
 // Settle corrects a charge once the true cost is known: actual is what the call should have charged, 0 to 10^9 units.
 // Charged 10 and worth 14: 4 more are charged, even past the limit, which later calls then wait out. Charged 10 and
 // worth 3: 7 are given back, unless the charge has left the window since, when they are free anyway.
 //
-// res is the Result of an Allow, AllowN, Wait or Batch that was allowed, at whatever cost; any other (the zero Result, a
-// denial, that of a Peek or a Settle) is the error [ErrNotCharged]. Settle a result once: the correction is a difference, and
+// res is the Result of an Allow, AllowN, Wait, Batch or AllowAll that was charged, at whatever cost; any other (the zero
+// Result, a denial, that of a Peek or a Settle) is the error [ErrNotCharged]. Settle a result once: the correction is a difference, and
 // settling twice counts it twice.
 //
 // The Result tells the limit as it is now and is always allowed. Even a correction of nothing asks the server, for numbers that
@@ -145,7 +127,24 @@ func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result,
 	if actual < 0 || actual > maxUnits {
 		return Result{}, &InputError{Field: "actual", Value: strconv.FormatInt(actual, 10), Want: "0 to 1000000000", fault: ErrInvalidCost}
 	}
-	return l.call(ctx, &question{op: opSettle, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt})
+	q := question{op: opSettle, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
+	return l.call(ctx, &q)
+}
+
+// AllowAll asks several limits at one moment and charges all of them or none: 20 at once and 100 a minute, a user's
+// limit and that of the user's team. It is one round trip, and a denial changes nothing on any limit.
+//
+// It takes 1 to 16 requests on different limits, else the error matches [ErrInvalidRequests]. Their keys must share a
+// slot: the requests are of one Key, or have one Tag, else the error matches [ErrCrossSlot], on a single server too. Each
+// Result of a call that was allowed can be settled by itself.
+func (l *Limiter) AllowAll(ctx context.Context, reqs ...Request) (Results, error) {
+	return l.decideAll(ctx, opTake, 1, reqs)
+}
+
+// PeekAll tells whether AllowAll would admit the requests, and the wait if not; it charges and writes nothing. The costs may
+// be 0, to see only what is free.
+func (l *Limiter) PeekAll(ctx context.Context, reqs ...Request) (Results, error) {
+	return l.decideAll(ctx, opPeek, 0, reqs)
 }
 
 // Batch asks for several decisions in one pipeline, each independent of the others: some may be allowed and some
@@ -155,10 +154,10 @@ func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result,
 func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 	outcomes := make([]Outcome, len(reqs))
 	var sent []int // indices of the requests that were fit to send
-	var questions []*question
+	var questions []question
 	var invocations []*invocation
 	for n, req := range reqs {
-		q, err := l.ask(opTake, req)
+		q, err := l.ask(opTake, 1, req)
 		if err != nil {
 			outcomes[n].Err = err
 			continue
@@ -171,12 +170,12 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 		return outcomes
 	}
 	results, err := l.loader.runAll(ctx, invocations)
-	for n, q := range questions {
+	for n := range questions {
 		out := &outcomes[sent[n]]
 		if err != nil {
-			out.Err = failure(ctx, q.op, q.key, err)
+			out.Err = failure(ctx, opTake, invocations[n].keys, err)
 		} else {
-			out.Result, out.Err = q.answer(ctx, results[n])
+			out.Result, out.Err = questions[n].answer(ctx, invocations[n], results[n])
 		}
 	}
 	return outcomes
@@ -190,7 +189,7 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 	}
 	redisKey := l.keys.key(key, "", p)
 	if err := l.loader.remove(ctx, redisKey); err != nil {
-		return failure(ctx, opReset, redisKey, err)
+		return failure(ctx, opReset, []string{redisKey}, err)
 	}
 	return nil
 }
@@ -200,22 +199,41 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 // what can't be reached. The error joins one *[CallError] per node that failed; the other nodes have been loaded.
 func (l *Limiter) Load(ctx context.Context) error { return l.loader.load(ctx) }
 
-// decide is the way of every verb from a request to its Result.
+// decide is the way of every verb for one limit from a request to its Result.
 func (l *Limiter) decide(ctx context.Context, op string, req Request) (Result, error) {
-	q, err := l.ask(op, req)
+	q, err := l.ask(op, 0, req)
 	if err != nil {
 		return Result{}, err
 	}
-	return l.call(ctx, q)
+	return l.call(ctx, &q)
 }
 
 // call asks one question.
 func (l *Limiter) call(ctx context.Context, q *question) (Result, error) {
-	res, err := l.loader.run(ctx, q.invocation())
+	i := q.invocation()
+	res, err := l.loader.run(ctx, i)
 	if err != nil {
-		return Result{}, failure(ctx, q.op, q.key, err)
+		return Result{}, failure(ctx, q.op, i.keys, err)
 	}
-	return q.answer(ctx, res)
+	return q.answer(ctx, i, res)
+}
+
+// decideAll is the way of several requests to their Results.
+func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []Request) (Results, error) {
+	questions, err := l.askAll(op, least, reqs)
+	if err != nil {
+		return Results{}, err
+	}
+	i := together(op, questions)
+	res, err := l.loader.run(ctx, i)
+	var results Results
+	if err == nil {
+		results, err = decodeAll(res, questions)
+	}
+	if err != nil {
+		return Results{}, failure(ctx, op, i.keys, err)
+	}
+	return results, nil
 }
 
 // question is a checked request with its key.
@@ -228,16 +246,64 @@ type question struct {
 	receipt int64 // settle: of the charge
 }
 
-// ask checks a request. No argument that fails here has reached Redis.
-func (l *Limiter) ask(op string, req Request) (*question, error) {
+// ask checks a request, whose cost is at least that much. No argument that fails here has reached Redis.
+func (l *Limiter) ask(op string, least int64, req Request) (question, error) {
 	if err := validate(req.Key, req.Policy); err != nil {
-		return nil, err
+		return question{}, err
 	}
-	if req.Cost < 0 || req.Cost > req.Policy.limit {
-		want := "0 to " + strconv.FormatInt(req.Policy.limit, 10) + ", the limit"
-		return nil, &InputError{Field: "cost", Value: strconv.FormatInt(req.Cost, 10), Want: want, fault: ErrInvalidCost}
+	if req.Cost < least || req.Cost > req.Policy.limit {
+		want := strconv.FormatInt(least, 10) + " to " + strconv.FormatInt(req.Policy.limit, 10) + ", the limit"
+		return question{}, &InputError{Field: "cost", Value: strconv.FormatInt(req.Cost, 10), Want: want, fault: ErrInvalidCost}
 	}
-	return &question{op: op, key: l.keys.key(req.Key, req.Tag, req.Policy), policy: req.Policy, cost: req.Cost}, nil
+	return question{op: op, key: l.keys.key(req.Key, req.Tag, req.Policy), policy: req.Policy, cost: req.Cost}, nil
+}
+
+// askAll checks requests that are asked together.
+func (l *Limiter) askAll(op string, least int64, reqs []Request) ([]question, error) {
+	if len(reqs) < 1 || len(reqs) > maxTogether {
+		const want = "1 to 16"
+		return nil, &InputError{Field: "the number of requests", Value: strconv.Itoa(len(reqs)), Want: want, fault: ErrInvalidRequests}
+	}
+	questions := make([]question, len(reqs))
+	for n, req := range reqs {
+		q, err := l.ask(op, least, req)
+		if err != nil {
+			return nil, nameRequest(n, err)
+		}
+		if req.slot() != reqs[0].slot() {
+			const want = "all of one Key or one Tag"
+			return nil, &InputError{Field: nth(n), Value: "in another slot than reqs[0]", Want: want, fault: ErrCrossSlot}
+		}
+		for m := range n {
+			if questions[m].key == q.key {
+				const want = "each on a limit of its own (Policy.Named tells limits of one algorithm and window apart)"
+				return nil, &InputError{Field: nth(n), Value: "on the same limit as " + nth(m), Want: want, fault: ErrInvalidRequests}
+			}
+		}
+		questions[n] = q
+	}
+	return questions, nil
+}
+
+// slot is the subject whose digest is the key's hash tag.
+func (r *Request) slot() string {
+	if r.Tag != "" {
+		return r.Tag
+	}
+	return r.Key
+}
+
+func nth(n int) string { return "reqs[" + strconv.Itoa(n) + "]" }
+
+// nameRequest says which of several requests was refused.
+func nameRequest(n int, err error) error {
+	var refused *InputError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	named := *refused
+	named.Field += " of " + nth(n)
+	return &named
 }
 
 // validate checks what every request has.
@@ -250,38 +316,51 @@ func validate(key string, p Policy) error {
 
 // invocation is the question as its script takes it: operation, cost, the policy and, to settle, the receipt.
 func (q *question) invocation() *invocation {
-	args := make([]string, 0, 6)
-	args = append(args, q.op, strconv.FormatInt(q.cost-q.charged, 10))
-	args = q.policy.appendArgs(args)
+	var room [96]byte
+	b := append(room[:0], q.op...)
+	b = strconv.AppendInt(append(b, ' '), q.cost-q.charged, 10)
+	b = q.policy.appendArgs(b)
 	if q.op == opSettle {
-		args = append(args, strconv.FormatInt(q.receipt, 10))
+		b = strconv.AppendInt(append(b, ' '), q.receipt, 10)
 	}
-	return &invocation{script: &scripts[q.policy.kind], key: q.key, args: args}
+	i := &invocation{script: &scripts[q.policy.kind]}
+	i.keys = append(i.room[:0:1], q.key)
+	i.args = appendWords(i.room[1:1], string(b))
+	return i
 }
 
-// answer reads what the script said.
-func (q *question) answer(ctx context.Context, res rueidis.RedisResult) (Result, error) {
-	m, err := res.ToMessage()
-	var r reply
-	if err == nil {
-		r, err = decode(m, q.policy.limit)
+// together is several questions as multi.lua takes them: the operation, then for each its algorithm, cost and policy.
+func together(op string, questions []question) *invocation {
+	var room [512]byte
+	b := append(room[:0], op...)
+	keys := make([]string, len(questions))
+	for n, q := range questions {
+		keys[n] = q.key
+		b = append(append(b, ' '), scripts[q.policy.kind].name...)
+		b = strconv.AppendInt(append(b, ' '), q.cost, 10)
+		b = q.policy.appendArgs(b)
 	}
-	if err == nil && q.op == opSettle && !r.allowed {
-		err = outOfReply("allowed", 0)
+	return &invocation{script: &scripts[multi], keys: keys, args: appendWords(make([]string, 0, 1+5*len(questions)), string(b))}
+}
+
+// appendWords appends the words between the blanks of a text. They are one allocation, the text's.
+func appendWords(words []string, text string) []string {
+	for word := range strings.SplitSeq(text, " ") {
+		words = append(words, word)
+	}
+	return words
+}
+
+// answer reads what the script said to the question.
+func (q *question) answer(ctx context.Context, i *invocation, res rueidis.RedisResult) (Result, error) {
+	elements, err := readArray(res)
+	var result Result
+	if err == nil {
+		result, err = q.result(elements)
 	}
 	if err != nil {
-		return Result{}, failure(ctx, q.op, q.key, err)
+		return Result{}, failure(ctx, q.op, i.keys, err)
 	}
-	result := Result{
-		Allowed:    r.allowed,
-		Limit:      q.policy.limit,
-		Remaining:  r.remaining,
-		RetryAfter: r.retry,
-		ResetAfter: r.reset,
-		ServerTime: time.UnixMicro(r.serverTime).UTC(),
-	}
-	if r.allowed && q.op == opTake {
-		result.key, result.policy, result.charged, result.receipt = q.key, q.policy, q.cost, r.serverTime
-	}
+	q.charge(&result)
 	return result, nil
 }

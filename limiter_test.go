@@ -66,11 +66,21 @@ func TestCostsRefused(t *testing.T) {
 			_, allowErr := l.AllowN(t.Context(), "a", p, cost)
 			_, peekErr := l.Peek(t.Context(), "a", p, cost)
 			_, waitErr := l.Wait(t.Context(), "a", p, cost)
-			out := l.Batch(t.Context(), Request{Key: "a", Policy: p, Cost: cost})
-			for verb, err := range map[string]error{"AllowN": allowErr, "Peek": peekErr, "Wait": waitErr, "Batch": out[0].Err} {
+			req := Request{Key: "a", Policy: p, Cost: cost}
+			out := l.Batch(t.Context(), req)
+			_, allErr := l.AllowAll(t.Context(), req)
+			_, peekAllErr := l.PeekAll(t.Context(), req)
+			for verb, tt := range map[string]struct {
+				err         error
+				field, want string
+			}{
+				"AllowN": {allowErr, "cost", "0 to 10, the limit"}, "Peek": {peekErr, "cost", "0 to 10, the limit"},
+				"Wait": {waitErr, "cost", "0 to 10, the limit"}, "Batch": {out[0].Err, "cost", "1 to 10, the limit"},
+				"AllowAll": {allErr, "cost of reqs[0]", "1 to 10, the limit"}, "PeekAll": {peekAllErr, "cost of reqs[0]", "0 to 10, the limit"},
+			} {
 				var input *InputError
-				if !errors.Is(err, ErrInvalidCost) || !errors.As(err, &input) || input.Field != "cost" || input.Want != "0 to 10, the limit" {
-					t.Errorf("%s of %d on %v: %v, want an InputError that is ErrInvalidCost", verb, cost, p, err)
+				if !errors.Is(tt.err, ErrInvalidCost) || !errors.As(tt.err, &input) || input.Field != tt.field || input.Want != tt.want {
+					t.Errorf("%s of %d on %v: %v, want an InputError for %s that is ErrInvalidCost", verb, cost, p, tt.err, tt.field)
 				}
 			}
 		}
@@ -118,6 +128,22 @@ func TestSettleRefused(t *testing.T) {
 	}
 	if client.count() != before {
 		t.Errorf("sent %q, want nothing", client.sent[before:])
+	}
+}
+
+// A field that was forgotten must not switch limiting off.
+func TestForgottenCostRefused(t *testing.T) {
+	client := replying(fiveReply(1, 0, 0, 0, 0))
+	l := newLimiter(t, client, Config{})
+	req := Request{Key: "a", Policy: SlidingLog(10, time.Minute)}
+	if out := l.Batch(t.Context(), req)[0]; !errors.Is(out.Err, ErrInvalidCost) || out.Result != (Result{}) {
+		t.Errorf("Batch: %+v, want ErrInvalidCost", out)
+	}
+	if res, err := l.AllowAll(t.Context(), req); !errors.Is(err, ErrInvalidCost) || res.Allowed {
+		t.Errorf("AllowAll: %+v, %v, want ErrInvalidCost", res, err)
+	}
+	if client.count() != 0 {
+		t.Errorf("sent %q, want nothing", client.sent)
 	}
 }
 

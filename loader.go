@@ -25,24 +25,31 @@ var (
 	slidingCounterText string
 	//go:embed scripts/token_bucket.lua
 	tokenBucketText string
+	//go:embed scripts/multi.lua
+	multiText string
 )
 
 const (
 	slidingLogSHA1     = "f87e670755c47b87849cbc141c044204199170fd"
 	slidingCounterSHA1 = "28adf4a49a6fcb29c8508dfd4760678ab499b7a8"
 	tokenBucketSHA1    = "8719f57efb35b6e9358e73a2be5cf49a5674d3ef"
+	multiSHA1          = "66fb90510c365107a3401f9e0bf24c7a924bb17c"
 )
 
 type script struct {
-	file string // in scripts/
+	name string // of the file in scripts/, and of the algorithm in the arguments of multi.lua
 	sha1 string
 	text string
 }
 
+// multi is the place among the scripts of the one for several limits at once.
+const multi = tokenBucket + 1
+
 var scripts = [...]script{
-	slidingLog:     {"sliding_log.lua", slidingLogSHA1, slidingLogText},
-	slidingCounter: {"sliding_counter.lua", slidingCounterSHA1, slidingCounterText},
-	tokenBucket:    {"token_bucket.lua", tokenBucketSHA1, tokenBucketText},
+	slidingLog:     {"sliding_log", slidingLogSHA1, slidingLogText},
+	slidingCounter: {"sliding_counter", slidingCounterSHA1, slidingCounterText},
+	tokenBucket:    {"token_bucket", tokenBucketSHA1, tokenBucketText},
+	multi:          {"multi", multiSHA1, multiText},
 }
 
 // Operations: the first three are the scripts'.
@@ -58,18 +65,19 @@ const (
 // be sent again.
 type invocation struct {
 	script *script
-	key    string
+	keys   []string
 	args   []string
+	room   [7]string // for the keys and args of one limit, so that they cost no allocation of their own
 }
 
 // byDigest is the invocation as it is sent first.
 func (i *invocation) byDigest(b rueidis.Builder) rueidis.Completed {
-	return b.Evalsha().Sha1(i.script.sha1).Numkeys(1).Key(i.key).Arg(i.args...).Build()
+	return b.Evalsha().Sha1(i.script.sha1).Numkeys(int64(len(i.keys))).Key(i.keys...).Arg(i.args...).Build()
 }
 
 // byText is the invocation as it is sent to a server that does not know the script, which it does from then on.
 func (i *invocation) byText(b rueidis.Builder) rueidis.Completed {
-	return b.Eval().Script(i.script.text).Numkeys(1).Key(i.key).Arg(i.args...).Build()
+	return b.Eval().Script(i.script.text).Numkeys(int64(len(i.keys))).Key(i.keys...).Arg(i.args...).Build()
 }
 
 // loader is all that talks to Redis.
@@ -85,50 +93,57 @@ type loader struct {
 
 // run runs one invocation.
 func (l *loader) run(ctx context.Context, i *invocation) (rueidis.RedisResult, error) {
-	return within(ctx, l.timeout, func(ctx context.Context) rueidis.RedisResult {
-		res := l.client.Do(ctx, i.byDigest(l.client.B()))
-		if isNoScript(res.Error()) {
-			res = l.client.Do(ctx, i.byText(l.client.B()))
-		}
-		return res
-	})
+	return within(ctx, l.timeout, l.client, i, evaluate)
+}
+
+func evaluate(ctx context.Context, client rueidis.Client, i *invocation) rueidis.RedisResult {
+	res := client.Do(ctx, i.byDigest(client.B()))
+	if isNoScript(res.Error()) {
+		res = client.Do(ctx, i.byText(client.B()))
+	}
+	return res
 }
 
 // runAll runs invocations in one pipeline, and those whose script was unknown in a second one.
 func (l *loader) runAll(ctx context.Context, all []*invocation) ([]rueidis.RedisResult, error) {
-	return within(ctx, l.timeout, func(ctx context.Context) []rueidis.RedisResult {
-		commands := make(rueidis.Commands, len(all))
-		for n, i := range all {
-			commands[n] = i.byDigest(l.client.B())
-		}
-		results := l.client.DoMulti(ctx, commands...)
-
-		var unknown []int
-		var again rueidis.Commands // not commands[:0], which the client may still be reading if the context ended
-		for n, res := range results {
-			if isNoScript(res.Error()) {
-				unknown = append(unknown, n)
-				again = append(again, all[n].byText(l.client.B()))
-			}
-		}
-		if len(unknown) > 0 {
-			for n, res := range l.client.DoMulti(ctx, again...) {
-				results[unknown[n]] = res
-			}
-		}
-		return results
-	})
+	return within(ctx, l.timeout, l.client, all, evaluateAll)
 }
 
-// remove deletes a key. UNLINK, since a log may be large and its memory can be freed beside the server's main thread.
+func evaluateAll(ctx context.Context, client rueidis.Client, all []*invocation) []rueidis.RedisResult {
+	commands := make(rueidis.Commands, len(all))
+	for n, i := range all {
+		commands[n] = i.byDigest(client.B())
+	}
+	results := client.DoMulti(ctx, commands...)
+
+	var unknown []int
+	var again rueidis.Commands // not commands[:0], which the client may still be reading if the context ended
+	for n, res := range results {
+		if isNoScript(res.Error()) {
+			unknown = append(unknown, n)
+			again = append(again, all[n].byText(client.B()))
+		}
+	}
+	if len(unknown) > 0 {
+		for n, res := range client.DoMulti(ctx, again...) {
+			results[unknown[n]] = res
+		}
+	}
+	return results
+}
+
+// remove deletes a key.
 func (l *loader) remove(ctx context.Context, key string) error {
-	res, err := within(ctx, l.timeout, func(ctx context.Context) rueidis.RedisResult {
-		return l.client.Do(ctx, l.client.B().Unlink().Key(key).Build())
-	})
+	res, err := within(ctx, l.timeout, l.client, key, unlink)
 	if err == nil {
 		err = res.Error()
 	}
 	return err
+}
+
+// unlink sends UNLINK, since a log may be large and its memory can be freed beside the server's main thread.
+func unlink(ctx context.Context, client rueidis.Client, key string) rueidis.RedisResult {
+	return client.Do(ctx, client.B().Unlink().Key(key).Build())
 }
 
 // load sends every script to every node that the client knows, all nodes at once, and joins what went wrong.
@@ -140,7 +155,7 @@ func (l *loader) load(ctx context.Context) error {
 	for n, addr := range addrs {
 		wg.Go(func() {
 			if err := l.loadNode(ctx, nodes[addr]); err != nil {
-				errs[n] = failure(ctx, opLoad, "", fmt.Errorf("%s: %w", addr, err))
+				errs[n] = failure(ctx, opLoad, nil, fmt.Errorf("%s: %w", addr, err))
 			}
 		})
 	}
@@ -150,13 +165,7 @@ func (l *loader) load(ctx context.Context) error {
 
 func (l *loader) loadNode(ctx context.Context, node rueidis.Client) error {
 	known := scripts[slidingLog:]
-	results, err := within(ctx, l.timeout, func(ctx context.Context) []rueidis.RedisResult {
-		commands := make(rueidis.Commands, len(known))
-		for n := range known {
-			commands[n] = node.B().ScriptLoad().Script(known[n].text).Build()
-		}
-		return node.DoMulti(ctx, commands...)
-	})
+	results, err := within(ctx, l.timeout, node, known, sendScripts)
 	if err != nil {
 		return err
 	}
@@ -166,10 +175,18 @@ func (l *loader) loadNode(ctx context.Context, node rueidis.Client) error {
 			return err
 		}
 		if digest != known[n].sha1 {
-			return &replyError{what: known[n].file + " has the digest " + strconv.Quote(clip(digest)) + ", want " + known[n].sha1}
+			return &replyError{what: known[n].name + ".lua has the digest " + strconv.Quote(clip(digest)) + ", want " + known[n].sha1}
 		}
 	}
 	return nil
+}
+
+func sendScripts(ctx context.Context, node rueidis.Client, all []script) []rueidis.RedisResult {
+	commands := make(rueidis.Commands, len(all))
+	for n := range all {
+		commands[n] = node.B().ScriptLoad().Script(all[n].text).Build()
+	}
+	return node.DoMulti(ctx, commands...)
 }
 
 // notSentError marks the errors of calls that ended before anything was sent.
@@ -177,24 +194,28 @@ type notSentError struct{ error }
 
 func (e notSentError) Unwrap() error { return e.error }
 
-// within runs f, for as long as the timeout if there is one.
+// within has f send what it is for, for as long as the timeout if there is one. f is a plain function that is handed its
+// argument: a closure would cost every call an allocation.
 //
-// f gets a goroutine then, since rueidis does not look at the context everywhere: a call waits for a connection that
-// another call is dialling and for room in a full pipeline, and in a cluster for the topology, however long its own
-// deadline has passed. Whatever f goes on to do by itself, it sends nothing more: rueidis looks at the context before
-// it writes a command.
-func within[T any](ctx context.Context, timeout time.Duration, f func(context.Context) T) (T, error) {
+// f gets a goroutine when there is a timeout, since rueidis does not look at the context everywhere: a call waits for a
+// connection that another call is dialling and for room in a full pipeline, and in a cluster for the topology, however
+// long its own deadline has passed. Whatever f goes on to do by itself, it sends nothing more: rueidis looks at the
+// context before it writes a command.
+func within[A, T any](
+	ctx context.Context, timeout time.Duration, client rueidis.Client, arg A,
+	f func(ctx context.Context, client rueidis.Client, arg A) T,
+) (T, error) {
 	if err := ctx.Err(); err != nil {
 		var none T
 		return none, notSentError{err}
 	}
 	if timeout == 0 {
-		return f(ctx), nil
+		return f(ctx, client, arg), nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	answer := make(chan T, 1)
-	go func() { answer <- f(bounded) }()
+	go func() { answer <- f(bounded, client, arg) }()
 	select {
 	case res := <-answer:
 		return res, nil
@@ -212,12 +233,16 @@ func within[T any](ctx context.Context, timeout time.Duration, f func(context.Co
 // isNoScript says whether the server does not know the script, so that nothing ran. The error may have been wrapped by
 // the client.
 func isNoScript(err error) bool {
+	if err == nil {
+		return false // as nearly always, without the allocation below
+	}
 	var said *rueidis.RedisError
 	return errors.As(err, &said) && said.IsNoScript()
 }
 
-// failure makes the error of a failed call. It looks at the error as the client returned it, before anything hides its type.
-func failure(ctx context.Context, op, key string, err error) error {
+// failure makes the error of a failed call on these keys. It looks at the error as the client returned it, before
+// anything hides its type.
+func failure(ctx context.Context, op string, keys []string, err error) error {
 	e := &CallError{Op: op, Err: err, fault: ErrBackend}
 	var said *rueidis.RedisError
 	switch {
@@ -229,7 +254,7 @@ func failure(ctx context.Context, op, key string, err error) error {
 		case said.IsNil():
 			e.Err, e.Unknown = &replyError{what: "nil"}, changes(op)
 		case strings.HasPrefix(text, "SLUICESTATE"):
-			e.Err = &StateError{Key: key, Message: strings.TrimSpace(strings.TrimPrefix(text, "SLUICESTATE"))}
+			e.Err = stateError(keys, strings.TrimSpace(strings.TrimPrefix(text, "SLUICESTATE")))
 		case strings.HasPrefix(text, "SLUICEARG"):
 			// Arguments are checked before they are sent, so client and script disagree about the contract.
 			e.Err = &replyError{what: text, err: err}
@@ -239,6 +264,17 @@ func failure(ctx context.Context, op, key string, err error) error {
 		if ended(ctx) {
 			e.fault = nil
 		}
+	}
+	return e
+}
+
+// stateError says which of the keys it is that a script calls KEYS[n]; none if there is no such key.
+func stateError(keys []string, message string) *StateError {
+	e := &StateError{Message: message}
+	_, after, _ := strings.Cut(message, "KEYS[")
+	digits, _, _ := strings.Cut(after, "]")
+	if n, err := strconv.Atoi(digits); err == nil && 1 <= n && n <= len(keys) {
+		e.Key = keys[n-1]
 	}
 	return e
 }

@@ -27,13 +27,13 @@ func TestPinnedDigests(t *testing.T) {
 	for _, s := range scripts[slidingLog:] {
 		sum := sha1.Sum([]byte(s.text))
 		if got := hex.EncodeToString(sum[:]); got != s.sha1 {
-			t.Errorf("%s has the digest %s, pinned in loader.go is %s", s.file, got, s.sha1)
+			t.Errorf("%s has the digest %s, pinned in loader.go is %s", s.name, got, s.sha1)
 		}
-		if line := s.sha1 + "  " + s.file + "\n"; !strings.Contains(string(sums), line) {
+		if line := s.sha1 + "  " + s.name + ".lua\n"; !strings.Contains(string(sums), line) {
 			t.Errorf("scripts/SHA1SUMS has no line %q", line)
 		}
 		if strings.Contains(s.text, "\r") {
-			t.Errorf("%s has carriage returns, so another digest", s.file)
+			t.Errorf("%s has carriage returns, so another digest", s.name)
 		}
 	}
 }
@@ -149,6 +149,17 @@ func wrapped(res rueidis.RedisResult) rueidis.RedisResult {
 	return res
 }
 
+// replyingOnceKnown is the answer of a fake, but with another reply where it has one.
+func replyingOnceKnown(f *fake, res rueidis.RedisResult) func(context.Context, []string) rueidis.RedisResult {
+	answer := f.answer
+	return func(ctx context.Context, words []string) rueidis.RedisResult {
+		if got := answer(ctx, words); got.Error() != nil {
+			return got
+		}
+		return res
+	}
+}
+
 func TestWrappedErrorHidesNoScript(t *testing.T) {
 	client, forget := forgetful(fiveReply(1, 5, 0, 60_000, 1))
 	l := newLimiter(t, wrapping{client}, Config{})
@@ -160,7 +171,12 @@ func TestWrappedErrorHidesNoScript(t *testing.T) {
 	if out := l.Batch(t.Context(), Request{Key: "a", Policy: p, Cost: 1})[0]; out.Err != nil || !out.Result.Allowed {
 		t.Errorf("batch: got %+v, want it allowed", out)
 	}
-	if got, want := client.verbs(), "EVALSHA EVAL EVALSHA EVAL"; got != want {
+	forget()
+	client.answer = replyingOnceKnown(client, fiveReply(1, 0, 1, 5, 0, 60_000, 1))
+	if res, err := l.AllowAll(t.Context(), Request{Key: "a", Policy: p, Cost: 1}); err != nil || !res.Allowed {
+		t.Errorf("all: got %+v, %v, want it allowed", res, err)
+	}
+	if got, want := client.verbs(), "EVALSHA EVAL EVALSHA EVAL EVALSHA EVAL"; got != want {
 		t.Errorf("sent %s, want %s", got, want)
 	}
 
@@ -268,8 +284,8 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, node := range map[string]*fake{"primary": primary, "replica": replica} {
-		if node.verbs() != "SCRIPT SCRIPT SCRIPT" || len(node.pipelines) != 1 {
-			t.Errorf("%s was sent %s in %d pipelines, want three scripts in one", name, node.verbs(), len(node.pipelines))
+		if node.verbs() != "SCRIPT SCRIPT SCRIPT SCRIPT" || len(node.pipelines) != 1 {
+			t.Errorf("%s was sent %s in %d pipelines, want four scripts in one", name, node.verbs(), len(node.pipelines))
 		}
 	}
 
@@ -394,13 +410,15 @@ func TestTimeoutBoundsEveryCall(t *testing.T) {
 		p := SlidingLog(10, time.Minute)
 		allowed := Result{key: "k", policy: p, charged: 1}
 		for name, call := range map[string]func() error{
-			"Allow":  func() error { _, err := l.Allow(t.Context(), "a", p); return err },
-			"Peek":   func() error { _, err := l.Peek(t.Context(), "a", p, 1); return err },
-			"Wait":   func() error { _, err := l.Wait(t.Context(), "a", p, 1); return err },
-			"Settle": func() error { _, err := l.Settle(t.Context(), allowed, 2); return err },
-			"Batch":  func() error { return l.Batch(t.Context(), Request{Key: "a", Policy: p, Cost: 1})[0].Err },
-			"Reset":  func() error { return l.Reset(t.Context(), "a", p) },
-			"Load":   func() error { return l.Load(t.Context()) },
+			"Allow":    func() error { _, err := l.Allow(t.Context(), "a", p); return err },
+			"Peek":     func() error { _, err := l.Peek(t.Context(), "a", p, 1); return err },
+			"Wait":     func() error { _, err := l.Wait(t.Context(), "a", p, 1); return err },
+			"Settle":   func() error { _, err := l.Settle(t.Context(), allowed, 2); return err },
+			"Batch":    func() error { return l.Batch(t.Context(), Request{Key: "a", Policy: p, Cost: 1})[0].Err },
+			"AllowAll": func() error { _, err := l.AllowAll(t.Context(), Request{Key: "a", Policy: p, Cost: 1}); return err },
+			"PeekAll":  func() error { _, err := l.PeekAll(t.Context(), Request{Key: "a", Policy: p, Cost: 1}); return err },
+			"Reset":    func() error { return l.Reset(t.Context(), "a", p) },
+			"Load":     func() error { return l.Load(t.Context()) },
 		} {
 			start := time.Now()
 			err := call()
@@ -411,7 +429,7 @@ func TestTimeoutBoundsEveryCall(t *testing.T) {
 				t.Errorf("%s: %v, want ErrBackend and DeadlineExceeded", name, err)
 			}
 			var call *CallError
-			if !errors.As(err, &call) || call.Unknown != (name != "Peek" && name != "Load") {
+			if !errors.As(err, &call) || call.Unknown != (name != "Peek" && name != "PeekAll" && name != "Load") {
 				t.Errorf("%s: %v, want its outcome unknown if it changes anything", name, err)
 			}
 		}

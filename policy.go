@@ -88,6 +88,18 @@ func (p Policy) Named(name string) Policy {
 // Name is the name given by [Policy.Named], or empty.
 func (p Policy) Name() string { return p.name }
 
+// Algorithm is "log", "counter" or "bucket", as in the policy's text form; for the zero Policy it is empty.
+func (p Policy) Algorithm() string { return p.kind.String() }
+
+// Limit is the policy's limit, or the bucket's capacity, in units.
+func (p Policy) Limit() int64 { return p.limit }
+
+// Refill is what a bucket gains per period, in units; for the other algorithms it is 0.
+func (p Policy) Refill() int64 { return p.refill }
+
+// Window is the policy's window, or the bucket's period.
+func (p Policy) Window() time.Duration { return p.window }
+
 // ParsePolicy reads a policy's text form:
 //
 //	log:5/1m           SlidingLog(5, time.Minute)
@@ -298,11 +310,12 @@ func (p Policy) appendKey(b []byte) []byte {
 	return strconv.AppendInt(b, p.window.Milliseconds(), 10)
 }
 
-// appendArgs appends what the policy's script takes: limit, window; for the bucket capacity, refill, period.
-func (p Policy) appendArgs(args []string) []string {
-	args = append(args, strconv.FormatInt(p.limit, 10))
+// appendArgs appends what the policy's script takes, a blank before each: limit, window; for the bucket capacity, refill,
+// period.
+func (p Policy) appendArgs(b []byte) []byte {
+	b = strconv.AppendInt(append(b, ' '), p.limit, 10)
 	if p.kind == tokenBucket {
-		args = append(args, strconv.FormatInt(p.refill, 10))
+		b = strconv.AppendInt(append(b, ' '), p.refill, 10)
 	}
-	return append(args, strconv.FormatInt(p.window.Milliseconds(), 10))
+	return strconv.AppendInt(append(b, ' '), p.window.Milliseconds(), 10)
 }

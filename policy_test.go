@@ -231,6 +231,26 @@ func TestPolicyName(t *testing.T) {
 	}
 }
 
+func TestPolicyParts(t *testing.T) {
+	tests := []struct {
+		policy        Policy
+		algorithm     string
+		limit, refill int64
+		window        time.Duration
+	}{
+		{SlidingLog(5, time.Minute), "log", 5, 0, time.Minute},
+		{SlidingCounter(100, time.Hour).Named("hourly"), "counter", 100, 0, time.Hour},
+		{TokenBucket(50, 10, time.Second), "bucket", 50, 10, time.Second},
+		{Policy{}, "", 0, 0, 0},
+	}
+	for _, tt := range tests {
+		p := tt.policy
+		if p.Algorithm() != tt.algorithm || p.Limit() != tt.limit || p.Refill() != tt.refill || p.Window() != tt.window {
+			t.Errorf("%v: got %q, %d, %d, %v, want %q, %d, %d, %v", p, p.Algorithm(), p.Limit(), p.Refill(), p.Window(), tt.algorithm, tt.limit, tt.refill, tt.window)
+		}
+	}
+}
+
 func TestPolicyErrorCutsLongText(t *testing.T) {
 	_, err := ParsePolicy(strings.Repeat("x", 1<<20))
 	if err == nil || len(err.Error()) > 500 {

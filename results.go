@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"time"
@@ -20,6 +21,12 @@ var (
 	// ErrInvalidCost: the cost is negative, above 10^9, or above the policy's limit, so that it could never be admitted. The
 	// error is an *InputError with the range.
 	ErrInvalidCost = errors.New("sluice: invalid cost")
+	// ErrInvalidRequests: AllowAll or PeekAll was given no request, more than 16, or two on one limit. The error is an
+	// *InputError.
+	ErrInvalidRequests = errors.New("sluice: invalid requests")
+	// ErrCrossSlot: the requests of an AllowAll or a PeekAll are neither of one Key nor of one Tag, so that their keys may lie
+	// on different nodes of a cluster. The error is an *InputError that names the first such request.
+	ErrCrossSlot = errors.New("sluice: requests in different slots")
 	// ErrNotCharged: Settle was given a Result that charged nothing: the zero Result, a denial, or the Result of a Peek or a
 	// Settle.
 	ErrNotCharged = errors.New("sluice: the result to settle charged nothing")
@@ -34,9 +41,9 @@ var (
 )
 
 // An InputError is an argument or a setting that was refused before anything was sent. It matches [ErrInvalidConfig],
-// [ErrInvalidPolicy], [ErrInvalidKey] or [ErrInvalidCost].
+// [ErrInvalidPolicy], [ErrInvalidKey], [ErrInvalidCost], [ErrInvalidRequests] or [ErrCrossSlot].
 type InputError struct {
-	Field string // what was refused: "limit", "window", "cost", "key", "Prefix" ...
+	Field string // what was refused: "limit", "window", "cost", "key", "Prefix" ...; of several requests "cost of reqs[2]"
 	Value string // what was given: "0", "1.5ms", `""`; long text is cut
 	Want  string // the range: "1 to 1000000000"
 	fault error
@@ -54,7 +61,7 @@ func (e *InputError) Unwrap() error { return e.fault }
 //
 // The error of the client or the server can be had with errors.As: a *rueidis.RedisError is what the server said.
 type CallError struct {
-	Op string // what was asked for: "take" (Allow, AllowN, Wait, Batch), "peek", "settle", "reset" or "load"
+	Op string // what was asked for: "take" (Allow, AllowN, Wait, Batch, AllowAll), "peek", "settle", "reset" or "load"
 	// Unknown: the command may have reached the server, so nobody knows whether it charged (or settled, or reset). It is false
 	// when nothing was sent, when the server answered that it did not do it, and for operations that change no limit.
 	Unknown bool
@@ -90,14 +97,19 @@ func (e *StateError) Error() string { return "key " + strconv.Quote(clip(e.Key))
 
 // A LimitedError is Wait's: the limit did not admit the call while the context would have waited. It matches [ErrLimited].
 type LimitedError struct {
-	Result Result // the last denial
+	// Result is the last denial. For a call that stood behind others in its process (see Limiter.Wait) it is that of the
+	// call in front, with a RetryAfter that counts in the others; the zero Result if none had been denied yet.
+	Result Result
 	// Err is nil if Wait gave up at once because the deadline is not after the wait, and the context's error if it ended
 	// during the wait. A deadline still ahead has not been exceeded, so the first does not match context.DeadlineExceeded.
 	Err error
 }
 
 func (e *LimitedError) Error() string {
-	s := "sluice: limited, free in " + e.Result.RetryAfter.String()
+	s := "sluice: limited"
+	if e.Result.RetryAfter > 0 {
+		s += ", free in " + e.Result.RetryAfter.String()
+	}
 	if e.Err == nil {
 		return s + ", which the deadline does not allow"
 	}
@@ -145,6 +157,30 @@ type Outcome struct {
 	Err    error  // as Allow would have returned it
 }
 
+// Results is the decision of an AllowAll or a PeekAll. The zero Results denies.
+type Results struct {
+	// Allowed: every limit admits its cost and, but for a PeekAll, all of them are charged. If one denies, nothing is charged
+	// on any.
+	Allowed bool
+	// RetryAfter is the least wait after which the same call would be admitted, other traffic aside: the longest of the
+	// limits', 0 if it was allowed. In whole milliseconds, and exact.
+	RetryAfter time.Duration
+	// Each is the limits' own decisions, in the order of the requests. In a call that was denied, a limit that would have
+	// admitted its cost says Allowed with what is free, uncharged; Settle refuses it.
+	Each []Result
+}
+
+// Denied is the indices of the requests whose limits deny, in order; none if all admit.
+func (r Results) Denied() []int {
+	var denied []int
+	for n, res := range r.Each {
+		if !res.Allowed {
+			denied = append(denied, n)
+		}
+	}
+	return denied
+}
+
 // reply is the five numbers that every script answers.
 type reply struct {
 	allowed      bool
@@ -168,20 +204,39 @@ func (e *replyError) Error() string        { return "unexpected reply: " + e.wha
 func (e *replyError) Is(target error) bool { return target == ErrReply }
 func (e *replyError) Unwrap() error        { return e.err }
 
-// decode reads a reply, and takes nothing that the contract does not say: a number misread as 'allowed' would be a hole.
-func decode(m rueidis.RedisMessage, limit int64) (reply, error) {
+// readArray reads an array.
+func readArray(res rueidis.RedisResult) ([]rueidis.RedisMessage, error) {
+	m, err := res.ToMessage()
+	if err != nil {
+		return nil, err
+	}
 	elements, err := m.ToArray()
 	if err != nil {
-		return reply{}, &replyError{what: err.Error()}
+		return nil, &replyError{what: err.Error()}
 	}
-	if len(elements) != 5 {
-		return reply{}, &replyError{what: strconv.Itoa(len(elements)) + " elements, want 5"}
+	return elements, nil
+}
+
+// readIntegers reads an array of so many integers.
+func readIntegers(elements []rueidis.RedisMessage, into []int64) error {
+	if len(elements) != len(into) {
+		return &replyError{what: strconv.Itoa(len(elements)) + " elements, want " + strconv.Itoa(len(into))}
 	}
-	var n [5]int64
 	for i := range elements {
-		if n[i], err = elements[i].ToInt64(); err != nil {
-			return reply{}, &replyError{what: "element " + strconv.Itoa(i+1) + ": " + err.Error()}
+		var err error
+		if into[i], err = elements[i].ToInt64(); err != nil {
+			return &replyError{what: "element " + strconv.Itoa(i+1) + ": " + err.Error()}
 		}
+	}
+	return nil
+}
+
+// decode reads a reply, and takes nothing that the contract does not say: a number misread as 'allowed' would be a hole.
+func decode(elements []rueidis.RedisMessage, limit int64) (reply, error) {
+	var n [5]int64
+	err := readIntegers(elements, n[:])
+	if err != nil {
+		return reply{}, err
 	}
 	allowed, remaining, retry, reset, serverTime := n[0], n[1], n[2], n[3], n[4]
 	switch {
@@ -207,6 +262,69 @@ func decode(m rueidis.RedisMessage, limit int64) (reply, error) {
 		reset:      time.Duration(reset) * time.Millisecond,
 		serverTime: serverTime,
 	}, nil
+}
+
+// result reads what the script said about the question's limit.
+func (q *question) result(elements []rueidis.RedisMessage) (Result, error) {
+	r, err := decode(elements, q.policy.limit)
+	if err == nil && q.op == opSettle && !r.allowed {
+		err = outOfReply("allowed", 0)
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	return Result{
+		Allowed:    r.allowed,
+		Limit:      q.policy.limit,
+		Remaining:  r.remaining,
+		RetryAfter: r.retry,
+		ResetAfter: r.reset,
+		ServerTime: time.UnixMicro(r.serverTime).UTC(),
+	}, nil
+}
+
+// charge gives a result what Settle needs, if the call charged.
+func (q *question) charge(res *Result) {
+	if q.op == opTake && res.Allowed {
+		res.key, res.policy, res.charged, res.receipt = q.key, q.policy, q.cost, res.ServerTime.UnixMicro()
+	}
+}
+
+// decodeAll reads the reply of multi.lua: the verdict, the wait, and a reply for each limit that agrees with them.
+func decodeAll(res rueidis.RedisResult, questions []question) (Results, error) {
+	elements, err := readArray(res)
+	if err != nil {
+		return Results{}, err
+	}
+	if want := 2 + 5*len(questions); len(elements) != want {
+		return Results{}, &replyError{what: strconv.Itoa(len(elements)) + " elements, want " + strconv.Itoa(want)}
+	}
+	var verdict [2]int64
+	if err := readIntegers(elements[:2], verdict[:]); err != nil {
+		return Results{}, err
+	}
+	results := Results{Allowed: true, Each: make([]Result, len(questions))}
+	for n := range questions {
+		res, err := questions[n].result(elements[2+5*n : 7+5*n])
+		if err != nil {
+			return Results{}, fmt.Errorf("limit %d: %w", n+1, err)
+		}
+		results.Each[n] = res
+		results.Allowed = results.Allowed && res.Allowed
+		results.RetryAfter = max(results.RetryAfter, res.RetryAfter)
+	}
+	if verdict[0] != 0 && verdict[0] != 1 || (verdict[0] == 1) != results.Allowed {
+		return Results{}, outOfReply("allowed", verdict[0])
+	}
+	if verdict[1] != results.RetryAfter.Milliseconds() {
+		return Results{}, outOfReply("retry_after_ms", verdict[1])
+	}
+	if results.Allowed {
+		for n := range questions {
+			questions[n].charge(&results.Each[n])
+		}
+	}
+	return results, nil
 }
 
 func outOfReply(name string, value int64) error {

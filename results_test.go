@@ -15,17 +15,26 @@ import (
 )
 
 func TestDecode(t *testing.T) {
-	got, err := decode(message(integers(1, 3, 0, 60_000, 1_700_000_000_123_456)), 10)
+	got, err := decode(elementsOf(t, integers(1, 3, 0, 60_000, 1_700_000_000_123_456)), 10)
 	if want := (reply{true, 3, 0, time.Minute, 1_700_000_000_123_456}); err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
-	got, err = decode(message(integers(0, 0, 1, 2, 0)), 10)
+	got, err = decode(elementsOf(t, integers(0, 0, 1, 2, 0)), 10)
 	if want := (reply{false, 0, time.Millisecond, 2 * time.Millisecond, 0}); err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
-	if _, err = decode(message(integers(0, 10, maxWaitMS, maxWaitMS, maxReceipt)), 10); err != nil {
+	if _, err = decode(elementsOf(t, integers(0, 10, maxWaitMS, maxWaitMS, maxReceipt)), 10); err != nil {
 		t.Errorf("the largest numbers: %v", err)
 	}
+}
+
+func elementsOf(t *testing.T, body []byte) []rueidis.RedisMessage {
+	t.Helper()
+	elements, err := readArray(rueidis.NewResult(message(body), nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return elements
 }
 
 func TestMalformedReplies(t *testing.T) {
@@ -174,7 +183,14 @@ func FuzzDecode(f *testing.F) {
 		if !ok {
 			return // no message, and rueidis does not check sizes here
 		}
-		got, err := decode(m, limit)
+		var got reply
+		elements, err := readArray(rueidis.NewResult(m, nil))
+		if err != nil && m.Error() != nil {
+			return // no reply but an error
+		}
+		if err == nil {
+			got, err = decode(elements, limit)
+		}
 		if err != nil {
 			if !errors.Is(err, ErrReply) || got != (reply{}) {
 				t.Fatalf("decode = %+v, %v", got, err)
