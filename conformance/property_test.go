@@ -18,16 +18,17 @@ const (
 // TestScriptsAgreeWithTheModel makes random calls and holds every number of every reply, the key's expiry after
 // every call, and that nothing was written where nothing had to be, against the exact model.
 func TestScriptsAgreeWithTheModel(t *testing.T) {
-	for s := range subjects(t) {
+	for s := range subjectsAndMulti(t) {
 		t.Run(s.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				if err := s.do(t, "DEL", s.key).Error(); err != nil {
-					t.Fatalf("DEL: %v", err)
+				s.at(epoch)
+				if s.kind == model.Multi {
+					walkTogether(t, s)
+					return
 				}
-				w := &walk{subject: s, state: model.New(), policies: somePolicies(s.kind).Draw(t, "policies")}
-				w.p = w.policies[0]
-				w.at(epoch)
+				w := newWalk(t, s)
 				for range rapid.IntRange(1, 30).Draw(t, "calls") {
+					w.at(w.next(t))
 					w.step(t)
 				}
 			})
@@ -45,14 +46,32 @@ type walk struct {
 	receipts []int64
 }
 
-func (w *walk) step(t *rapid.T) {
+// newWalk starts on a missing key.
+func newWalk(t *rapid.T, s *subject) *walk {
+	if err := s.do(t, "DEL", s.key).Error(); err != nil {
+		t.Fatalf("DEL: %v", err)
+	}
+	w := &walk{subject: s, state: model.New(), policies: somePolicies(s.kind).Draw(t, "policies")}
+	w.p = w.policies[0]
+	return w
+}
+
+// next draws the moment of the next call, by the policy that it may change before.
+func (w *walk) next(t *rapid.T) int64 {
+	w.vary(t)
+	return min(max(w.now+w.advance(t), earliest), latest)
+}
+
+// vary draws another policy now and then.
+func (w *walk) vary(t *rapid.T) {
 	if rapid.IntRange(0, 5).Draw(t, "another policy") == 5 {
 		w.p = rapid.SampledFrom(w.policies).Draw(t, "policy")
 	}
-	w.at(min(max(w.now+w.advance(t), earliest), latest))
-	if w.state.Void(w.now) && w.content(t) == "no key" {
-		w.state.Lose() // gone at its time: a step back does not bring it back
-	}
+}
+
+// step makes a call at this moment.
+func (w *walk) step(t *rapid.T) {
+	w.gone(t)
 	op := rapid.SampledFrom([]string{"take", "take", "take", "peek", "settle", "settle"}).Draw(t, "op")
 	cost, receipt := w.cost(t), int64(0)
 	if op == "settle" {
@@ -69,6 +88,21 @@ func (w *walk) step(t *rapid.T) {
 	if !slices.Equal(got, want.Numbers()) {
 		t.Fatalf("%q at %d: got %v, want %v; the key was %s", args, w.now, got, want.Numbers(), before)
 	}
+	w.checkKey(t, args, before, writes)
+	if w.last = want; op == "take" && want.Allowed {
+		w.receipts = append(w.receipts, want.ServerTimeUS)
+	}
+}
+
+// gone tells the model of a key that is gone at its time: a step back does not bring it back.
+func (w *walk) gone(t *rapid.T) {
+	if w.state.Void(w.now) && w.content(t) == "no key" {
+		w.state.Lose()
+	}
+}
+
+// checkKey holds the key after a call against the model, by what it was and how often it had been written before.
+func (w *walk) checkKey(t *rapid.T, args []string, before string, writes int) {
 	after := w.content(t)
 	if w.state.Writes() == writes && after != before {
 		t.Fatalf("%q at %d: wrote\n%s\nover\n%s", args, w.now, after, before)
@@ -80,9 +114,6 @@ func (w *walk) step(t *rapid.T) {
 		w.state.Lose()
 	default:
 		w.checkUntil(t, 0)
-	}
-	if w.last = want; op == "take" && want.Allowed {
-		w.receipts = append(w.receipts, want.ServerTimeUS)
 	}
 }
 

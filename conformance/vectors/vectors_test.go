@@ -9,7 +9,7 @@ import (
 	"github.com/sluicego/sluice/conformance/vectors"
 )
 
-var kinds = []model.Kind{model.Log, model.Counter, model.Bucket}
+var kinds = []model.Kind{model.Log, model.Counter, model.Bucket, model.Multi}
 
 func TestFilesAreWhatTheModelMakes(t *testing.T) {
 	for _, k := range kinds {
@@ -40,7 +40,11 @@ func TestVectorsAreManyAndNamed(t *testing.T) {
 			}
 			seen[v.Name] = true
 			for i, s := range v.Steps {
-				if len(s.Command) == 0 && (len(s.Reply) == 5) == (len(s.Error) == 2) {
+				numbers := 5
+				if k == model.Multi && s.Script == "" {
+					numbers = 2 + 5*len(s.Keys)
+				}
+				if len(s.Command) == 0 && (len(s.Reply) == numbers) == (len(s.Error) >= 2) {
 					t.Errorf("%s: %q: step %d has neither a reply nor an error, or both", k, v.Name, i)
 				}
 			}
