@@ -53,14 +53,20 @@ func (s *Server) Flush(t testing.TB) {
 	}
 }
 
-// Eval runs one of the scripts, "token_bucket" say, read from Scripts, on a key with EVAL and returns the
-// integers of its reply. An error reply is returned as rueidis gives it.
+// Eval is shorthand for EvalKeys with one key.
 func (s *Server) Eval(ctx context.Context, script, key string, args ...string) ([]int64, error) {
+	return s.EvalKeys(ctx, script, []string{key}, args...)
+}
+
+// EvalKeys runs one of the scripts, "token_bucket" say, read from Scripts, on keys of one slot with EVAL and returns
+// the integers of its reply. An error reply is returned as rueidis gives it.
+func (s *Server) EvalKeys(ctx context.Context, script string, keys []string, args ...string) ([]int64, error) {
 	text, err := source(script)
 	if err != nil {
 		return nil, err
 	}
-	return s.Caller.Do(ctx, s.Caller.B().Eval().Script(text).Numkeys(1).Key(key).Arg(args...).Build()).AsIntSlice()
+	eval := s.Caller.B().Eval().Script(text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...)
+	return s.Caller.Do(ctx, eval.Build()).AsIntSlice()
 }
 
 // Scripts is the directory that holds the .lua files: $SLUICE_SCRIPTS if it is set (a mutated copy, say),

@@ -169,6 +169,10 @@ return {#KEYS, string.len(KEYS[1]), ARGV[1] + ARGV[2]}`
 		if err != nil || fmt.Sprint(got) != "[1 3 42]" {
 			t.Errorf("%s: Eval = %v, %v, want [1 3 42]", s.Name, got, err)
 		}
+		got, err = s.EvalKeys(t.Context(), "sum", []string{"{k}1", "{k}two"}, "40", "2")
+		if err != nil || fmt.Sprint(got) != "[2 4 42]" {
+			t.Errorf("%s: EvalKeys = %v, %v, want [2 4 42]", s.Name, got, err)
+		}
 		if _, err := s.Eval(t.Context(), "sum", "key", "fail"); err == nil || !strings.Contains(err.Error(), "told to") {
 			t.Errorf("%s: the error reply came as %v", s.Name, err)
 		}
