@@ -25,6 +25,7 @@ import (
 //	refund lost or unbounded               "settle down ...", "over-refund", "refund on a fresh key"
 //	members collide under one timestamp    "hundred calls in one microsecond", "entries of one microsecond"
 //	a changed limit is ignored             "limit raised", "limit lowered", "window longer", "window shorter"
+//	one of several limits is charged       multi: "one exhausted, one free", "the first one denies" and its like
 
 // policyOf is a policy of a limit in a window; a bucket refills wholly in that time.
 func policyOf(k model.Kind, limit, windowMS int64) model.Policy {

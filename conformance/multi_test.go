@@ -3,6 +3,7 @@ package conformance_test
 import (
 	"fmt"
 	"slices"
+	"testing"
 
 	"pgregory.net/rapid"
 
@@ -67,5 +68,44 @@ func stepTogether(t *rapid.T, s *subject, some, all []*walk) {
 		if w.last = want.Limits[i]; op == "take" && want.Allowed {
 			w.receipts = append(w.receipts, s.now)
 		}
+	}
+}
+
+// An error must say which limit it is about and what would have been right.
+func TestErrorsOfMultiNameLimitAndRange(t *testing.T) {
+	one := []string{"sliding_log", "1", "10", "1000"}
+	refused := []struct {
+		keys int
+		args []string
+		want string
+	}{
+		{0, []string{"take"}, "KEYS must be 1 to 16 different keys"},
+		{17, slices.Concat([]string{"take"}, slices.Repeat(one, 17)), "KEYS must be 1 to 16 different keys"},
+		{1, slices.Concat([]string{"settle"}, one), "operation must be take or peek"},
+		{2, slices.Concat([]string{"take"}, one), "ARGV must be an operation, then an algorithm, a cost and a policy for each key"},
+		{2, slices.Concat([]string{"take"}, one, []string{"log", "1", "10", "1000"}),
+			"algorithm of limit 2 must be sliding_log, sliding_counter or token_bucket"},
+		{1, []string{"take", "sliding_log", "x", "10", "1000"}, "cost of limit 1 must be an integer from 0 to 1000000000"},
+		{1, []string{"take", "sliding_log", "1", "0", "1000"}, "limit of limit 1 must be an integer from 1 to 1000000000"},
+		{2, slices.Concat([]string{"take"}, one, []string{"sliding_counter", "1", "10", "0"}),
+			"window_ms of limit 2 must be an integer from 1 to 31622400000"},
+		{1, []string{"take", "token_bucket", "1", "0", "10", "1000"}, "capacity of limit 1 must be an integer from 1 to 1000000000"},
+		{1, []string{"take", "token_bucket", "1", "10", "0", "1000"}, "refill of limit 1 must be an integer from 1 to 1000000000"},
+		{1, []string{"take", "token_bucket", "1", "10", "10", "0"}, "period_ms of limit 1 must be an integer from 1 to 31622400000"},
+		{2, slices.Concat([]string{"take"}, one, []string{"token_bucket", "1", "2", "1", "31622400000"}),
+			"period_ms of limit 2 must be short enough to fill the bucket within 31622400000 ms"},
+	}
+	for s := range subjectsOf(t, model.Multi) {
+		t.Run(s.name, func(t *testing.T) {
+			for _, c := range refused {
+				var keys []string
+				for i := range c.keys {
+					keys = append(keys, fmt.Sprintf("%s:%d", s.key, i))
+				}
+				if got, err := s.eval(t, keys, c.args...); err == nil || err.Error() != "SLUICEARG "+c.want {
+					t.Errorf("%q: got %v, %v, want %s", c.args, got, err, c.want)
+				}
+			}
+		})
 	}
 }
