@@ -449,7 +449,7 @@ func TestDeadRedisBlocks(t *testing.T) {
 	}
 	defer client.Close()
 	defer close(hole)
-	const timeout = 500 * time.Millisecond
+	const timeout = time.Second
 	l := newLimiter(t, client, Config{Timeout: timeout})
 	var wg sync.WaitGroup
 	for range 20 {

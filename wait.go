@@ -12,13 +12,14 @@ import (
 // Wait asks as AllowN does and, while the limit denies, sleeps for as long as the denial says and asks again. It returns when
 // the units are charged.
 //
-// Calls of one limiter on one limit stand in line: the one in front asks, and the others follow in the order of their
+// Calls of one limiter on one limit stand in line: the one in front asks and the others follow in the order of their
 // coming, so that waiting costs Redis about two calls for each that is admitted, however many wait. One with a large cost
 // is not overtaken by smaller ones. Allow and its like do not stand in line, nor do other limiters and processes.
 //
-// It fails at once, with a *[LimitedError] that matches [ErrLimited] and carries the denial, when the context's deadline
-// is not after the wait, those in front included. If the context ends during a wait the error matches both ErrLimited
-// and the context's error. In both cases nothing was charged. When Redis fails, all who stand in line fail with the one in front.
+// It fails at once, with a *[LimitedError] that matches [ErrLimited] and carries the denial, when it is known that the
+// context's deadline is not after the wait, those in front included. If the context ends during a wait the error matches
+// both ErrLimited and the context's error. In both cases nothing was charged. When Redis fails the one in front, those
+// behind it fail too, and their error says that nothing was sent for them.
 func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (res Result, err error) {
 	q, err := l.ask(opTake, 0, Request{Key: key, Policy: p, Cost: cost})
 	if err != nil {
@@ -27,23 +28,28 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 	if cost == 0 { // always allowed, so it need not stand behind others
 		return l.call(ctx, &q)
 	}
-	at := limit{q.key, p}
-	if res, err = l.lines.enter(ctx, at, cost); err != nil {
-		return res, err
-	}
-	defer func() { l.lines.leave(at, cost, res, err) }()
+	w := &waiter{at: limit{q.key, p}, cost: cost, turn: make(chan Outcome, 1)}
+	w.deadline, w.hasDeadline = ctx.Deadline()
+	defer func() { l.lines.leave(w, res, err) }()
+	l.lines.join(w)
 	for {
+		if res, err = l.lines.await(ctx, w); err != nil {
+			return res, err
+		}
 		res, err = l.call(ctx, &q)
 		if err != nil || res.Allowed {
 			return res, err
 		}
-		l.lines.denied(at, res)
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= res.RetryAfter {
+		if w.hasDeadline && time.Until(w.deadline) <= res.RetryAfter {
 			return res, &LimitedError{Result: res}
+		}
+		if !l.lines.denied(w, res) {
+			continue
 		}
 		timer := time.NewTimer(res.RetryAfter)
 		select {
 		case <-timer.C:
+			w.turn <- Outcome{} // still its turn
 		case <-ctx.Done():
 			timer.Stop()
 			return res, &LimitedError{Result: res, Err: ctx.Err()}
@@ -57,168 +63,205 @@ type limit struct {
 	policy Policy
 }
 
-// lines are the calls of Wait, by limit. A limit with no such call has no line.
+// lines are the calls of Wait, by limit. A limit without any has no line.
 type lines struct {
-	mu sync.Mutex
+	mu sync.Mutex // for all of the lines and waiters
 	of map[limit]*line
 }
 
-// line is the calls of Wait on one limit.
+// line is the calls of Wait on one limit. While there is a queue somebody is asking.
 //
-// Those whose turn it is ask, sleep when they are denied, and ask again. It is one's turn when nobody else is asking, or when
-// the last answer left room for all who are: so the answers to a burst that fits do not wait for each other, and of many
-// who don't fit only one asks.
+// It is a call's turn to ask when nobody else does, or when the server's last answer left room for all who do: so calls
+// that fit do not wait for each other's answers. Of those that are denied all the same the last one sleeps, and the
+// others go back to their place in the queue.
 type line struct {
+	policy Policy
 	asking int64     // units of those whose turn it is
 	queue  []*waiter // the others, in the order of their coming
-	denial Result    // the last one; zero if there was none yet
-	came   time.Time // when the denial came, by our clock
+	joined int       // how many there have been
+
+	// The last answer, by the server's clock: answers may get here in another order.
+	free int64
+	said time.Time
+
+	denial Result    // of the one that sleeps; of the last one that did, if it was admitted; else zero
+	came   time.Time // when it came, by our clock
 }
 
+// waiter is one call of Wait.
 type waiter struct {
+	at          limit
 	cost        int64
 	deadline    time.Time
 	hasDeadline bool
+	number      int          // its place among those who joined the line
+	asking      bool         // whether it is its turn
 	turn        chan Outcome // an empty one: its turn has come; else why it won't
 }
 
-// enter returns when it is the call's turn; with an error when there is no point in waiting for that.
-func (l *lines) enter(ctx context.Context, at limit, cost int64) (Result, error) {
-	w := &waiter{cost: cost, turn: make(chan Outcome, 1)}
-	w.deadline, w.hasDeadline = ctx.Deadline()
-	l.join(at, w)
-	select {
-	case out := <-w.turn:
-		return out.Result, out.Err
-	case <-ctx.Done():
-		l.quit(at, w, ctx.Err())
-		out := <-w.turn // if the turn came first, the call will see that the context has ended
-		return out.Result, out.Err
-	}
-}
-
-func (l *lines) join(at limit, w *waiter) {
+// join puts a new call into its line, or sends it away if it is known to be too late.
+func (l *lines) join(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.of[at]
+	n := l.of[w.at]
 	if n == nil {
 		if l.of == nil {
 			l.of = map[limit]*line{}
 		}
-		l.of[at] = &line{asking: w.cost}
-		w.turn <- Outcome{}
-		return
+		n = &line{policy: w.at.policy}
+		l.of[w.at] = n
 	}
-	if w.hasDeadline && n.denial != (Result{}) {
-		if res, late := n.outlook(at.policy, n.queued()+w.cost, w); late {
-			w.turn <- Outcome{res, &LimitedError{Result: res}}
-			return
-		}
-	}
+	n.joined++
+	w.number = n.joined
 	n.queue = append(n.queue, w)
+	if w.hasDeadline {
+		n.sendAway()
+	}
+	n.advance()
 }
 
-// quit takes out of the queue a call whose context has ended.
-func (l *lines) quit(at limit, w *waiter, err error) {
+// await returns when it is the call's turn; with an error when that will not be, or too late.
+func (l *lines) await(ctx context.Context, w *waiter) (Result, error) {
+	select {
+	case out := <-w.turn:
+		return out.Result, out.Err
+	case <-ctx.Done():
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.of[at]
-	if n == nil {
-		return
+	select { // a turn in the same instant: to be passed on, by a call that sees that the context has ended
+	case out := <-w.turn:
+		return out.Result, out.Err
+	default:
 	}
+	n := l.of[w.at]
 	i := slices.Index(n.queue, w)
-	if i < 0 {
-		return
-	}
-	var ahead int64
-	for _, other := range n.queue[:i+1] {
-		ahead += other.cost
-	}
-	n.queue = slices.Delete(n.queue, i, i+1)
 	var res Result
 	if n.denial != (Result{}) {
-		res, _ = n.outlook(at.policy, ahead, w)
+		res = n.outlook(units(n.queue[:i+1]))
 	}
-	w.turn <- Outcome{res, &LimitedError{Result: res, Err: err}}
+	n.queue = slices.Delete(n.queue, i, i+1)
+	return res, &LimitedError{Result: res, Err: ctx.Err()}
 }
 
-// denied notes a denial, and sends away those in the queue who can't be admitted before their deadline.
-func (l *lines) denied(at limit, res Result) {
+// denied notes that a call whose turn it is was denied, and says whether it is to sleep. Otherwise it is in the queue again.
+func (l *lines) denied(w *waiter, res Result) (sleep bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.of[at]
+	n := l.of[w.at]
+	n.answered(res)
+	if n.asking > w.cost {
+		n.asking -= w.cost
+		w.asking = false
+		i, _ := slices.BinarySearchFunc(n.queue, w, func(a, b *waiter) int { return a.number - b.number })
+		n.queue = slices.Insert(n.queue, i, w)
+		n.advance()
+		return false
+	}
 	n.denial, n.came = res, time.Now()
-	var ahead int64
+	n.sendAway()
+	return true
+}
+
+// leave ends a call, with what it got, and gives those behind it their turn if it had the turn.
+func (l *lines) leave(w *waiter, res Result, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !w.asking {
+		return
+	}
+	n := l.of[w.at]
+	n.asking -= w.cost
+	if err == nil {
+		n.answered(res)
+	} else {
+		n.denial = Result{} // nobody waits for that any more
+	}
+	if errors.Is(err, ErrBackend) { // or they would find out one by one, each for as long as the timeout
+		for _, behind := range n.queue {
+			behind.turn <- Outcome{Err: notSent(err)}
+		}
+		n.queue = nil
+	}
+	n.advance()
+	if n.asking == 0 {
+		delete(l.of, w.at)
+	}
+}
+
+// answered notes what the server said is free.
+func (n *line) answered(res Result) {
+	switch res.ServerTime.Compare(n.said) {
+	case 0:
+		n.free = min(n.free, res.Remaining)
+	case 1:
+		n.free, n.said = res.Remaining, res.ServerTime
+	}
+}
+
+// advance gives their turn to those in front who may ask now.
+func (n *line) advance() {
+	turns := 0
+	for _, w := range n.queue {
+		if n.asking > 0 && n.asking+w.cost > n.free {
+			break
+		}
+		n.asking += w.cost
+		w.asking = true
+		w.turn <- Outcome{}
+		turns++
+	}
+	n.queue = slices.Delete(n.queue, 0, turns)
+}
+
+// sendAway removes from the queue who is known to be too late.
+func (n *line) sendAway() {
+	if n.denial == (Result{}) {
+		return
+	}
+	var before int64
 	n.queue = slices.DeleteFunc(n.queue, func(w *waiter) bool {
-		res, late := n.outlook(at.policy, ahead+w.cost, w)
-		if late {
+		res := n.outlook(before + w.cost)
+		if w.hasDeadline && !w.deadline.After(n.came.Add(res.RetryAfter)) {
 			w.turn <- Outcome{res, &LimitedError{Result: res}}
 			return true
 		}
-		ahead += w.cost
+		before += w.cost
 		return false
 	})
 }
 
-// leave ends the turn of a call, with what it got, and gives the next ones theirs.
-func (l *lines) leave(at limit, cost int64, res Result, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := l.of[at]
-	n.asking -= cost
-	if errors.Is(err, ErrBackend) { // so they would ask one after the other, each for as long as the timeout
-		for _, w := range n.queue {
-			w.turn <- Outcome{Err: neverSent(err)}
-		}
-		n.queue = nil
-	}
-	turns := 0
-	for _, w := range n.queue {
-		if n.asking > 0 && n.asking+w.cost > res.Remaining {
-			break
-		}
-		n.asking += w.cost
-		turns++
-		w.turn <- Outcome{}
-	}
-	n.queue = slices.Delete(n.queue, 0, turns)
-	if n.asking == 0 {
-		delete(l.of, at)
-	}
+// outlook is the denial of the one that sleeps as it concerns a call in the queue, with so many units up to its own.
+func (n *line) outlook(queued int64) Result {
+	res := n.denial
+	res.RetryAfter += n.policy.spread(queued)
+	return res
 }
 
-func (n *line) queued() int64 {
-	var units int64
-	for _, w := range n.queue {
-		units += w.cost
+func units(queue []*waiter) int64 {
+	var sum int64
+	for _, w := range queue {
+		sum += w.cost
 	}
-	return units
-}
-
-// outlook is the last denial as it concerns a call in the queue, up to and with which so many units are queued; and whether
-// that is too late for it.
-func (n *line) outlook(p Policy, units int64, w *waiter) (res Result, late bool) {
-	res = n.denial
-	res.RetryAfter += p.spread(units)
-	return res, w.hasDeadline && !w.deadline.After(n.came.Add(res.RetryAfter))
+	return sum
 }
 
 // spread is a time within which the policy does not admit so many units more, after a call that had to wait has been admitted.
 func (p Policy) spread(units int64) time.Duration {
 	var spread float64 // an estimate does not need the last digit
 	switch p.kind {
-	case tokenBucket: // The one that waited left the bucket empty, but for what came in the millisecond to which waits are rounded.
+	case tokenBucket: // The one that waited left the bucket empty, but for the millisecond to which waits are rounded.
 		spread = float64(units)/float64(p.refill)*float64(p.window) - float64(time.Millisecond)
 	case slidingLog: // A unit and the limit after it are never within one window.
 		spread = float64(units/p.limit) * float64(p.window)
-	case slidingCounter: // Nor in one aligned window; but the first may come at its end, the last at the start of the next one.
+	case slidingCounter: // Nor in one aligned window; but the first may come at its end, and the last at the start of the next.
 		spread = float64(units/p.limit-1) * float64(p.window)
 	}
 	return time.Duration(min(max(spread, 0), math.MaxInt64/4))
 }
 
-// neverSent is the error of another's call, for one whose own call was not sent because of it.
-func neverSent(err error) error {
+// notSent is the error of another's call, for one whose own call was not sent because of it.
+func notSent(err error) error {
 	var call *CallError
 	if !errors.As(err, &call) {
 		return err
