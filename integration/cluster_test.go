@@ -175,8 +175,8 @@ func TestCluster(t *testing.T) {
 			t.Errorf("the client knows %v, want %d nodes", nodes, len(c.nodes))
 		}
 		for _, n := range c.nodes {
-			for _, file := range []string{"sliding_log.lua", "sliding_counter.lua", "token_bucket.lua"} {
-				known, err := n.Do("SCRIPT", "EXISTS", sums(t)[file]).AsIntSlice()
+			for file, sum := range sums(t) {
+				known, err := n.Do("SCRIPT", "EXISTS", sum).AsIntSlice()
 				if err != nil || known[0] != 1 {
 					t.Errorf("%s does not know %s: %v", n.Addr, file, err)
 				}
@@ -185,6 +185,7 @@ func TestCluster(t *testing.T) {
 	})
 	t.Run("any subject", func(t *testing.T) { anySubject(t, l) })
 	t.Run("batch over all slots", func(t *testing.T) { batchOverAllSlots(t, c, l) })
+	t.Run("several limits in one slot", func(t *testing.T) { severalInOneSlot(t, l) })
 	t.Run("failover by hand", func(t *testing.T) { failoverByHand(t, c) })
 	t.Run("resharding of the slot in use", func(t *testing.T) { reshard(t, c) })
 	t.Run("a primary dies", func(t *testing.T) { primaryDies(t, c) })
@@ -225,6 +226,33 @@ func batchOverAllSlots(t *testing.T, c *cluster, l *sluice.Limiter) {
 	for _, n := range c.nodes[:3] {
 		if size, err := n.Do("DBSIZE").AsInt64(); err != nil || size < subjects/2 {
 			t.Errorf("%s has %d keys, %v: the subjects don't spread", n.Addr, size, err)
+		}
+	}
+}
+
+// severalInOneSlot: the limits of one subject, or of several under one tag, are charged together; others are refused
+// before anything is sent.
+func severalInOneSlot(t *testing.T, l *sluice.Limiter) {
+	for i := range 100 { // over many slots
+		var requests []sluice.Request
+		for _, p := range hourly {
+			requests = append(requests, sluice.Request{Key: fmt.Sprint("all", i), Policy: p, Cost: 6},
+				sluice.Request{Key: fmt.Sprint("team", i), Tag: fmt.Sprint("all", i), Policy: p, Cost: 3})
+		}
+		for round := range 2 {
+			all, err := l.AllowAll(t.Context(), requests...)
+			if err != nil || all.Allowed != (round == 0) {
+				t.Fatalf("round %d: %+v, %v", round, all, err)
+			}
+		}
+		for _, p := range hourly {
+			if got := used(t, l, fmt.Sprint("all", i), p); got != 6 {
+				t.Errorf("%s: %d units are used, want 6", p, got)
+			}
+		}
+		requests[1].Tag = ""
+		if _, err := l.AllowAll(t.Context(), requests...); !errors.Is(err, sluice.ErrCrossSlot) {
+			t.Errorf("keys in two slots: %v", err)
 		}
 	}
 }

@@ -59,62 +59,109 @@ func walk(ctx context.Context, l *sluice.Limiter, steps int, limits []limit, adv
 		res  sluice.Result
 		cost int64
 	}
-	type subject struct {
-		key     string
-		limit   limit
-		state   *model.State
+	type state struct {
+		limit
+		model   *model.State
 		charges []charge
 	}
-	var subjects []*subject
-	for i, lim := range limits {
-		for _, key := range []string{"{a}", "b:\x00c"} {
-			subjects = append(subjects, &subject{key: fmt.Sprint(key, seed, i), limit: lim, state: model.New()})
-		}
+	type subject struct {
+		key    string
+		states []*state // of each limit
 	}
+	var subjects []subject
+	for _, key := range []string{"{a}", "b:\x00c"} {
+		s := subject{key: fmt.Sprint(key, seed)}
+		for _, lim := range limits {
+			s.states = append(s.states, &state{limit: lim, model: model.New()})
+		}
+		subjects = append(subjects, s)
+	}
+	units := func(p model.Policy) int64 { return 1 + r.Int64N(p.Limit/2+1)%p.Limit }
+
 	for ; step < steps; step++ {
 		if advance != nil {
 			advance(r)
 		}
-		s := subjects[r.IntN(len(subjects))]
-		p := s.limit.policy
-		cost := r.Int64N(s.limit.exact.Limit/2+2) % (s.limit.exact.Limit + 1)
-		op, receipt := "take", int64(0)
+		subject := subjects[r.IntN(len(subjects))]
+		key := subject.key
+		s := subject.states[r.IntN(len(limits))]
+		op, cost, receipt := "take", units(s.exact), int64(0)
+		if r.IntN(8) == 0 {
+			cost = 0
+		}
 		var res sluice.Result
-		switch n := r.IntN(10); {
+		switch n := r.IntN(12); {
 		case n < 5:
-			if res, err = l.AllowN(ctx, s.key, p, cost); res.Allowed {
-				s.charges = append(s.charges, charge{res, cost})
-			}
+			res, err = l.AllowN(ctx, key, s.policy, cost)
 		case n < 7:
 			op = "peek"
-			res, err = l.Peek(ctx, s.key, p, cost)
+			res, err = l.Peek(ctx, key, s.policy, cost)
 		case n < 8:
-			out := l.Batch(ctx, sluice.Request{Key: s.key, Policy: p, Cost: cost})[0]
+			cost = max(cost, 1)
+			out := l.Batch(ctx, sluice.Request{Key: key, Policy: s.policy, Cost: cost})[0]
 			res, err = out.Result, out.Err
-		case n < 9 && len(s.charges) > 0:
+		case n < 9:
+			op = "reset"
+			s.model.Lose()
+			s.charges = nil
+			err = l.Reset(ctx, key, s.policy)
+		case n < 10:
+			op = "all"
+			var requests []sluice.Request
+			for _, one := range subject.states {
+				requests = append(requests, sluice.Request{Key: key, Policy: one.policy, Cost: units(one.exact)})
+			}
+			doing = fmt.Sprintf("AllowAll %v", requests)
+			var all sluice.Results
+			if all, err = l.AllowAll(ctx, requests...); err != nil {
+				return err
+			}
+			// Denied, each answers as a peek; allowed, as a take.
+			allowed, retry := true, int64(0)
+			for i, one := range subject.states {
+				peek := one.model.Call(all.Each[i].ServerTime.UnixMicro(), "peek", requests[i].Cost, one.exact, 0)
+				allowed, retry = allowed && peek.Allowed, max(retry, peek.RetryAfterMS)
+			}
+			if all.Allowed != allowed || all.RetryAfter != time.Duration(retry)*time.Millisecond {
+				return fmt.Errorf("got %v %v, want %v %d ms", all.Allowed, all.RetryAfter, allowed, retry)
+			}
+			op = "peek"
+			if allowed {
+				op = "take"
+			}
+			for i, one := range subject.states {
+				want := one.model.Call(all.Each[i].ServerTime.UnixMicro(), op, requests[i].Cost, one.exact, 0)
+				if err := compare(all.Each[i], want); err != nil {
+					return fmt.Errorf("limit %d: %w", i, err)
+				}
+				if allowed {
+					one.charges = append(one.charges, charge{all.Each[i], requests[i].Cost})
+				}
+			}
+			continue
+		default:
+			if len(s.charges) == 0 {
+				continue
+			}
 			var last charge
 			last, s.charges = s.charges[len(s.charges)-1], s.charges[:len(s.charges)-1]
 			actual := r.Int64N(2*last.cost + 2)
 			op, cost, receipt = "settle", actual-last.cost, last.res.ServerTime.UnixMicro()
 			res, err = l.Settle(ctx, last.res, actual)
-		case n < 9:
-			continue
-		default:
-			op = "reset"
-			s.state.Lose()
-			s.charges = nil
-			err = l.Reset(ctx, s.key, p)
 		}
-		doing = fmt.Sprintf("%s %d of %s on %q", op, cost, p, s.key)
+		doing = fmt.Sprintf("%s %d of %s on %q", op, cost, s.policy, key)
 		if err != nil {
 			return err
 		}
 		if op == "reset" {
 			continue
 		}
-		want := s.state.Call(res.ServerTime.UnixMicro(), op, cost, s.limit.exact, receipt)
+		want := s.model.Call(res.ServerTime.UnixMicro(), op, cost, s.exact, receipt)
 		if err := compare(res, want); err != nil {
 			return err
+		}
+		if op == "take" && res.Allowed {
+			s.charges = append(s.charges, charge{res, cost})
 		}
 	}
 	return nil

@@ -15,6 +15,8 @@ type Clocked struct {
 	// ClockFile is what the server takes its time from, a file as servers.NewClock makes it; empty if the clock can't be
 	// held. Then the server's time runs.
 	ClockFile string
+	// Socket is a Unix socket of the server, for many small calls; empty like ClockFile.
+	Socket string
 }
 
 // StartClocked starts a server whose clock the test moves, if its clock can be held. Its Spec's Env is not used.
@@ -22,7 +24,7 @@ func StartClocked(t testing.TB, spec Spec) *Clocked {
 	t.Helper()
 	if !spec.Image.HoldsClock() {
 		c := Start(t, spec)
-		return &Clocked{servers.Attach(t, spec.Image.String(), c.Addr, c.Client, nil), c, ""}
+		return &Clocked{servers.Attach(t, spec.Image.String(), c.Addr, c.Client, nil), c, "", ""}
 	}
 	shim, err := servers.Shim()
 	if err != nil {
@@ -32,7 +34,8 @@ func StartClocked(t testing.TB, spec Spec) *Clocked {
 	file := filepath.Join(dir, "clock")
 	clock := servers.NewClock(t, file)
 	spec.Env = map[string]string{"LD_PRELOAD": "/sluice/fakeclock.so", "FAKECLOCK": "/sluice/clock/clock"}
-	spec.Binds = append(spec.Binds, dir+":/sluice/clock:ro", shim+":/sluice/fakeclock.so:ro")
+	spec.Args = append(spec.Args, "--unixsocket", "/sluice/clock/socket", "--unixsocketperm", "777")
+	spec.Binds = append(spec.Binds, dir+":/sluice/clock", shim+":/sluice/fakeclock.so:ro")
 	c := Start(t, spec)
-	return &Clocked{servers.Attach(t, spec.Image.String(), c.Addr, c.Client, clock), c, file}
+	return &Clocked{servers.Attach(t, spec.Image.String(), c.Addr, c.Client, clock), c, file, filepath.Join(dir, "socket")}
 }
