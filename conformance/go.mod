@@ -12,7 +12,11 @@ require (
 
 require (
 	github.com/sluicego/sluice v0.0.0
+	github.com/sluicego/sluice/plan v0.0.0
+	go.yaml.in/yaml/v4 v4.0.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 )
 
 replace github.com/sluicego/sluice => ../
+
+replace github.com/sluicego/sluice/plan => ../plan
