@@ -33,7 +33,7 @@ const (
 	slidingLogSHA1     = "f87e670755c47b87849cbc141c044204199170fd"
 	slidingCounterSHA1 = "28adf4a49a6fcb29c8508dfd4760678ab499b7a8"
 	tokenBucketSHA1    = "8719f57efb35b6e9358e73a2be5cf49a5674d3ef"
-	multiSHA1          = "66fb90510c365107a3401f9e0bf24c7a924bb17c"
+	multiSHA1          = "585c23d18a82f76da0f6fc8ed937c8b0a1c6c22a"
 )
 
 type script struct {

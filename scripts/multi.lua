@@ -10,12 +10,13 @@
 --            The ranges are those of the single scripts.
 --
 -- Reply      [1] allowed         1 if every limit admits its cost; with take, all of them are charged then, else none
---            [2] retry_after_ms  0 if allowed, else the least wait until all admit; -1 if one never can (cost > limit)
+--            [2] retry_after_ms  0 if allowed, else the least wait until all that deny admit; -1 if one never can (its
+--                                cost is above its limit)
 --            then the five numbers of each limit, as the single scripts reply them: allowed, remaining,
 --            retry_after_ms, reset_after_ms, server_time_us. The limits that deny are those with allowed = 0.
 --            A charge is settled with the single script, by its limit's server_time_us.
 --
--- Errors     SLUICEARG <argument> of limit <i> must be <range>     nothing was read or written
+-- Errors     SLUICEARG <argument> of limit <i> must be <range>     nothing was written
 --            SLUICESTATE KEYS[<i>] ...                             the key holds something else, nothing was written
 -- Needs      Redis >= 6.0 or Valkey. Commands: TIME, GET, SET, ZRANGE, ZCARD, ZCOUNT, ZADD, ZREM, ZREMRANGEBYRANK,
 --            PEXPIREAT, UNLINK. No other key is touched.
