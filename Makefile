@@ -17,11 +17,11 @@ MAKEFLAGS += --no-print-directory
 GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := build/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 
-MODULES := . conformance examples plan
+MODULES := . breaker conformance examples plan
 PACKAGES := $(MODULES:%=./%/...)
 # The tests that run goroutines of ours. The others drive the scripts one call at a time, and miniredis' Lua is ten
 # times slower with the race detector.
-RACED := ./... ./plan/... ./conformance/servers ./examples/...
+RACED := ./... ./breaker/... ./plan/... ./conformance/servers ./examples/...
 
 FUZZTIME ?= 3s
 ACCESS_LOG ?= $(wildcard ../shared/data/access.log)

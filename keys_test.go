@@ -172,6 +172,16 @@ func TestConfigRefused(t *testing.T) {
 		{Config{Secret: secret[:15]}, "Secret"},
 		{Config{Secret: secret, PlainKeys: true}, "PlainKeys"},
 		{Config{Timeout: -1}, "Timeout"},
+		{Config{OnFailure: FailOpen}, ""},
+		{Config{OnFailure: FailLocal, Processes: 1}, ""},
+		{Config{OnFailure: FailLocal, Processes: 10_000, LocalKeys: 1}, ""},
+		{Config{OnFailure: FailLocal + 1}, "OnFailure"},
+		{Config{OnFailure: FailLocal}, "Processes"},
+		{Config{OnFailure: FailLocal, Processes: -1}, "Processes"},
+		{Config{OnFailure: FailLocal, Processes: 10_001}, "Processes"},
+		{Config{OnFailure: FailLocal, Processes: 1, LocalKeys: -1}, "LocalKeys"},
+		{Config{Breaker: &countingBreaker{}, Timeout: time.Second}, ""},
+		{Config{Breaker: &countingBreaker{}}, "Timeout"},
 	}
 	for _, tt := range tests {
 		l, err := New(client, tt.cfg)

@@ -40,6 +40,33 @@ type Config struct {
 	// room for that: shorter than a TLS handshake with the server and the connection stays lost. It costs a goroutine
 	// per call.
 	Timeout time.Duration
+
+	// OnFailure is what decides when Redis fails or Timeout runs out: ReturnError (the default), FailOpen, FailClosed or
+	// FailLocal. With any but the first, calls that ask (Allow, Wait, Peek, Batch ...) return no error then, but a Result that is
+	// Degraded. Settle, Reset and Load return their errors always.
+	//
+	// It never decides because of what a caller did: not when a context ended, an argument was refused or a key holds
+	// something else, and not for an error reply that may depend on the call. Those are errors, with a Result that denies.
+	//
+	// After a timeout, Redis may have charged all the same; a charge in FailLocal then is a second one.
+	OnFailure OnFailure
+
+	// Processes is how many processes share the limits, 1 to 10000: with FailLocal each gets 1/Processes of a limit, rounded
+	// down. It has no default. Too low a number lets all processes together admit more than the limit while Redis is away.
+	Processes int
+
+	// LocalKeys is how many limits FailLocal remembers at once, 65536 if 0. One takes about 400 bytes, a sliding log up to 5 KB.
+	// Beyond that, the one that was asked for least recently starts afresh.
+	LocalKeys int
+
+	// Breaker, if not nil, keeps calls from a Redis that is dead, so that each does not cost its Timeout, which must be set. See
+	// the module sluice/breaker.
+	Breaker Breaker
+
+	// Observe, if not nil, is called once for each decision, settle, reset and load, by the goroutine that made the call and
+	// before it returns: for logs, metrics and traces. It must be safe for concurrent use, and quick. See the module
+	// sluice/otelsluice.
+	Observe func(ctx context.Context, e Event)
 }
 
 // A Limiter decides by policies. It holds no state but its settings and the calls of Wait that stand in line, and is safe
@@ -50,9 +77,11 @@ type Config struct {
 // [ErrInvalidRequests] or [ErrCrossSlot] are *[InputError] with field and range. Failures of Redis match [ErrBackend] and are *[CallError]. With every error comes
 // a Result that denies.
 type Limiter struct {
-	keys   keyspace
-	loader loader
-	lines  lines
+	keys    keyspace
+	loader  loader
+	lines   lines
+	standIn standIn
+	observe func(context.Context, Event)
 }
 
 // New makes a Limiter that calls Redis through client: standalone, sentinel or cluster. It borrows the client and never
@@ -72,7 +101,16 @@ func New(client rueidis.Client, cfg Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Limiter{keys: keys, loader: loader{client: client, timeout: cfg.Timeout}}, nil
+	standIn, err := newStandIn(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Limiter{
+		keys:    keys,
+		loader:  loader{client: client, timeout: cfg.Timeout, breaker: cfg.Breaker},
+		standIn: standIn,
+		observe: cfg.Observe,
+	}, nil
 }
 
 // A Request is one limit that is asked in a [Limiter.Batch], [Limiter.AllowAll] or [Limiter.PeekAll].
@@ -120,15 +158,28 @@ func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (R
 //
 // The Result tells the limit as it is now and is always allowed. Even a correction of nothing asks the server, for numbers that
 // are true; it writes nothing then.
+//
+// A Result that is Degraded never reaches Redis: what FailLocal charged is corrected in this process, and what FailOpen
+// allowed was never charged, so nothing happens. If a timeout came before it, and Redis charged after all, the original
+// charge stays.
 func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result, error) {
-	if res.key == "" {
-		return Result{}, ErrNotCharged
-	}
-	if actual < 0 || actual > maxUnits {
-		return Result{}, &InputError{Field: "actual", Value: strconv.FormatInt(actual, 10), Want: "0 to 1000000000", fault: ErrInvalidCost}
-	}
 	q := question{op: opSettle, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
-	return l.call(ctx, &q)
+	var settled Result
+	var err error
+	switch {
+	case res.charge != nowhere && res.key == "":
+		err = ErrNotCharged
+	case actual < 0 || actual > maxUnits:
+		err = &InputError{Field: "actual", Value: strconv.FormatInt(actual, 10), Want: "0 to 1000000000", fault: ErrInvalidCost}
+	case res.charge == nowhere:
+		settled = Result{Allowed: true, Degraded: res.Degraded, Limit: res.Limit, ServerTime: res.ServerTime}
+	case res.charge == inProcess:
+		settled = l.standIn.settle(&q)
+	default:
+		return l.call(ctx, &q)
+	}
+	l.tell(ctx, &q, 0, &trip{of: 1}, false, &settled, err)
+	return settled, err
 }
 
 // AllowAll asks several limits at one moment and charges all of them or none: 20 at once and 100 a minute, a user's
@@ -160,6 +211,7 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 		q, err := l.ask(opTake, 1, req)
 		if err != nil {
 			outcomes[n].Err = err
+			l.tellRefused(ctx, opTake, req, n, len(reqs), err)
 			continue
 		}
 		sent = append(sent, n)
@@ -169,14 +221,16 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 	if len(sent) == 0 {
 		return outcomes
 	}
-	results, err := l.loader.runAll(ctx, invocations)
+	t := l.depart(len(reqs))
+	answers, failed := l.loader.runAll(ctx, invocations)
+	l.arrive(&t)
 	for n := range questions {
-		out := &outcomes[sent[n]]
-		if err != nil {
-			out.Err = failure(ctx, opTake, invocations[n].keys, err)
-		} else {
-			out.Result, out.Err = questions[n].answer(ctx, invocations[n], results[n])
+		var answer said
+		if failed == nil {
+			answer = answers[n]
 		}
+		out := &outcomes[sent[n]]
+		out.Result, out.Err = l.conclude(ctx, &questions[n], sent[n], &t, invocations[n].keys, answer, failed)
 	}
 	return outcomes
 }
@@ -185,24 +239,37 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 // left alone, and so are keys under a Request.Tag. If the answer is lost, resetting again is safe.
 func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 	if err := validate(key, p); err != nil {
+		l.tellRefused(ctx, opReset, Request{Policy: p}, 0, 1, err)
 		return err
 	}
 	redisKey := l.keys.key(key, "", p)
-	if err := l.loader.remove(ctx, redisKey); err != nil {
-		return failure(ctx, opReset, []string{redisKey}, err)
+	l.standIn.reset(redisKey)
+	t := l.depart(1)
+	err := l.loader.remove(ctx, redisKey)
+	if err != nil {
+		err = failure(ctx, opReset, []string{redisKey}, err)
 	}
-	return nil
+	l.arrive(&t)
+	l.tell(ctx, &question{op: opReset, policy: p}, 0, &t, false, &Result{Allowed: err == nil}, err)
+	return err
 }
 
 // Load sends the scripts to every node that the client knows, primaries and replicas. It is optional: a node that lacks
 // a script gets it with the first call that needs it. It saves that call the second round trip, and shows at start-up
 // what can't be reached. The error joins one *[CallError] per node that failed; the other nodes have been loaded.
-func (l *Limiter) Load(ctx context.Context) error { return l.loader.load(ctx) }
+func (l *Limiter) Load(ctx context.Context) error {
+	t := l.depart(1)
+	err := l.loader.load(ctx)
+	l.arrive(&t)
+	l.tell(ctx, &question{op: opLoad}, 0, &t, false, &Result{Allowed: err == nil}, err)
+	return err
+}
 
 // decide is the way of every verb for one limit from a request to its Result.
 func (l *Limiter) decide(ctx context.Context, op string, req Request) (Result, error) {
 	q, err := l.ask(op, 0, req)
 	if err != nil {
+		l.tellRefused(ctx, op, req, 0, 1, err)
 		return Result{}, err
 	}
 	return l.call(ctx, &q)
@@ -211,29 +278,61 @@ func (l *Limiter) decide(ctx context.Context, op string, req Request) (Result, e
 // call asks one question.
 func (l *Limiter) call(ctx context.Context, q *question) (Result, error) {
 	i := q.invocation()
-	res, err := l.loader.run(ctx, i)
-	if err != nil {
-		return Result{}, failure(ctx, q.op, i.keys, err)
+	t := l.depart(1)
+	answer, err := l.loader.run(ctx, i)
+	l.arrive(&t)
+	return l.conclude(ctx, q, 0, &t, i.keys, answer, err)
+}
+
+// conclude makes a Result of what came back for a question, or of the failure.
+func (l *Limiter) conclude(ctx context.Context, q *question, index int, t *trip, keys []string, answer said, err error) (Result, error) {
+	var res Result
+	if err == nil {
+		res, err = q.answer(answer.res)
 	}
-	return q.answer(ctx, i, res)
+	if err != nil {
+		err = failure(ctx, q.op, keys, err)
+	}
+	fault := err
+	if err != nil && l.standIn.covers(q.op, err) {
+		res, err = l.standIn.decide(q), nil
+	}
+	l.tell(ctx, q, index, t, answer.reloaded, &res, fault)
+	return res, err
 }
 
 // decideAll is the way of several requests to their Results.
 func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []Request) (Results, error) {
 	questions, err := l.askAll(op, least, reqs)
 	if err != nil {
+		for n, req := range reqs {
+			l.tellRefused(ctx, op, req, n, len(reqs), err)
+		}
 		return Results{}, err
 	}
 	i := together(op, questions)
-	res, err := l.loader.run(ctx, i)
+	t := l.depart(len(questions))
+	answer, err := l.loader.run(ctx, i)
+	l.arrive(&t)
 	var results Results
 	if err == nil {
-		results, err = decodeAll(res, questions)
+		results, err = decodeAll(answer.res, questions)
 	}
 	if err != nil {
-		return Results{}, failure(ctx, op, i.keys, err)
+		err = failure(ctx, op, i.keys, err)
 	}
-	return results, nil
+	fault := err
+	if err != nil && l.standIn.covers(op, err) {
+		results, err = l.standIn.decideAll(questions), nil
+	}
+	for n := range questions {
+		var res Result
+		if err == nil {
+			res = results.Each[n]
+		}
+		l.tell(ctx, &questions[n], n, &t, answer.reloaded, &res, fault)
+	}
+	return results, err
 }
 
 // question is a checked request with its key.
@@ -352,14 +451,14 @@ func appendWords(words []string, text string) []string {
 }
 
 // answer reads what the script said to the question.
-func (q *question) answer(ctx context.Context, i *invocation, res rueidis.RedisResult) (Result, error) {
+func (q *question) answer(res rueidis.RedisResult) (Result, error) {
 	elements, err := readArray(res)
-	var result Result
-	if err == nil {
-		result, err = q.result(elements)
-	}
 	if err != nil {
-		return Result{}, failure(ctx, q.op, i.keys, err)
+		return Result{}, err
+	}
+	result, err := q.result(elements)
+	if err != nil {
+		return Result{}, err
 	}
 	q.charge(&result)
 	return result, nil

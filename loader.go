@@ -89,61 +89,91 @@ func (i *invocation) byText(b rueidis.Builder) rueidis.Completed {
 type loader struct {
 	client  rueidis.Client
 	timeout time.Duration
+	breaker Breaker // nil: none
+}
+
+// said is what came back for a command.
+type said struct {
+	res      rueidis.RedisResult
+	reloaded bool // the server did not know the script, and was sent it
+}
+
+// err is what failed, if that was Redis: what a breaker is to know.
+func (s said) err() error { return redisFault(s.res.Error()) }
+
+// saidAll is what came back for a pipeline.
+type saidAll []said
+
+func (all saidAll) err() error {
+	for _, s := range all {
+		if err := s.err(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // run runs one invocation.
-func (l *loader) run(ctx context.Context, i *invocation) (rueidis.RedisResult, error) {
-	return within(ctx, l.timeout, l.client, i, evaluate)
+func (l *loader) run(ctx context.Context, i *invocation) (said, error) {
+	return within(ctx, l, l.client, i, evaluate)
 }
 
-func evaluate(ctx context.Context, client rueidis.Client, i *invocation) rueidis.RedisResult {
+func evaluate(ctx context.Context, client rueidis.Client, i *invocation) said {
 	res := client.Do(ctx, i.byDigest(client.B()))
-	if isNoScript(res.Error()) {
-		res = client.Do(ctx, i.byText(client.B()))
+	if !isNoScript(res.Error()) {
+		return said{res: res}
 	}
-	return res
+	return said{client.Do(ctx, i.byText(client.B())), true}
 }
 
 // runAll runs invocations in one pipeline, and those whose script was unknown in a second one.
-func (l *loader) runAll(ctx context.Context, all []*invocation) ([]rueidis.RedisResult, error) {
-	return within(ctx, l.timeout, l.client, all, evaluateAll)
+func (l *loader) runAll(ctx context.Context, all []*invocation) (saidAll, error) {
+	return within(ctx, l, l.client, all, evaluateAll)
 }
 
-func evaluateAll(ctx context.Context, client rueidis.Client, all []*invocation) []rueidis.RedisResult {
+func evaluateAll(ctx context.Context, client rueidis.Client, all []*invocation) saidAll {
 	commands := make(rueidis.Commands, len(all))
 	for n, i := range all {
 		commands[n] = i.byDigest(client.B())
 	}
-	results := client.DoMulti(ctx, commands...)
+	results := sendAll(ctx, client, commands)
 
 	var unknown []int
 	var again rueidis.Commands // not commands[:0], which the client may still be reading if the context ended
-	for n, res := range results {
-		if isNoScript(res.Error()) {
+	for n := range results {
+		if isNoScript(results[n].res.Error()) {
 			unknown = append(unknown, n)
 			again = append(again, all[n].byText(client.B()))
 		}
 	}
 	if len(unknown) > 0 {
 		for n, res := range client.DoMulti(ctx, again...) {
-			results[unknown[n]] = res
+			results[unknown[n]] = said{res, true}
 		}
 	}
 	return results
 }
 
+func sendAll(ctx context.Context, client rueidis.Client, commands rueidis.Commands) saidAll {
+	all := make(saidAll, len(commands))
+	for n, res := range client.DoMulti(ctx, commands...) {
+		all[n].res = res
+	}
+	return all
+}
+
 // remove deletes a key.
 func (l *loader) remove(ctx context.Context, key string) error {
-	res, err := within(ctx, l.timeout, l.client, key, unlink)
+	answer, err := within(ctx, l, l.client, key, unlink)
 	if err == nil {
-		err = res.Error()
+		err = answer.res.Error()
 	}
 	return err
 }
 
 // unlink sends UNLINK, since a log may be large and its memory can be freed beside the server's main thread.
-func unlink(ctx context.Context, client rueidis.Client, key string) rueidis.RedisResult {
-	return client.Do(ctx, client.B().Unlink().Key(key).Build())
+func unlink(ctx context.Context, client rueidis.Client, key string) said {
+	return said{res: client.Do(ctx, client.B().Unlink().Key(key).Build())}
 }
 
 // load sends every script to every node that the client knows, all nodes at once, and joins what went wrong.
@@ -165,12 +195,13 @@ func (l *loader) load(ctx context.Context) error {
 
 func (l *loader) loadNode(ctx context.Context, node rueidis.Client) error {
 	known := scripts[slidingLog:]
-	results, err := within(ctx, l.timeout, node, known, sendScripts)
+	// Not through the breaker: what one node does says little about the limits on the others.
+	results, err := within(ctx, &loader{timeout: l.timeout}, node, known, sendScripts)
 	if err != nil {
 		return err
 	}
-	for n, res := range results {
-		digest, err := res.ToString()
+	for n := range results {
+		digest, err := results[n].res.ToString()
 		if err != nil {
 			return err
 		}
@@ -181,12 +212,12 @@ func (l *loader) loadNode(ctx context.Context, node rueidis.Client) error {
 	return nil
 }
 
-func sendScripts(ctx context.Context, node rueidis.Client, all []script) []rueidis.RedisResult {
+func sendScripts(ctx context.Context, node rueidis.Client, all []script) saidAll {
 	commands := make(rueidis.Commands, len(all))
 	for n := range all {
 		commands[n] = node.B().ScriptLoad().Script(all[n].text).Build()
 	}
-	return node.DoMulti(ctx, commands...)
+	return sendAll(ctx, node, commands)
 }
 
 // notSentError marks the errors of calls that ended before anything was sent.
@@ -194,39 +225,89 @@ type notSentError struct{ error }
 
 func (e notSentError) Unwrap() error { return e.error }
 
-// within has f send what it is for, for as long as the timeout if there is one. f is a plain function that is handed its
-// argument: a closure would cost every call an allocation.
+// within has f send what it is for: through the breaker and for as long as the timeout, if there are any. f is a plain
+// function that is handed its argument: a closure would cost every call an allocation.
 //
 // f gets a goroutine when there is a timeout, since rueidis does not look at the context everywhere: a call waits for a
 // connection that another call is dialling and for room in a full pipeline, and in a cluster for the topology, however
 // long its own deadline has passed. Whatever f goes on to do by itself, it sends nothing more: rueidis looks at the
 // context before it writes a command.
-func within[A, T any](
-	ctx context.Context, timeout time.Duration, client rueidis.Client, arg A,
+func within[A any, T interface{ err() error }](
+	ctx context.Context, l *loader, client rueidis.Client, arg A,
 	f func(ctx context.Context, client rueidis.Client, arg A) T,
 ) (T, error) {
+	var none T
 	if err := ctx.Err(); err != nil {
-		var none T
 		return none, notSentError{err}
 	}
-	if timeout == 0 {
+	if l.timeout == 0 { // so there is no breaker
 		return f(ctx, client, arg), nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, timeout)
+	if l.breaker != nil {
+		return withinBreaker(ctx, l, client, arg, f)
+	}
+	bounded, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	answer := make(chan T, 1)
 	go func() { answer <- f(bounded, client, arg) }()
+	return await(bounded, answer)
+}
+
+// withinBreaker is within, where there are a timeout and a breaker.
+//
+// The breaker learns how every call went, whatever its caller does meanwhile: so f does not stop when the caller's
+// context ends. Were such calls failures, callers who hang up could open the breaker; were they left out, they could use
+// up the probes and keep it from closing.
+func withinBreaker[A any, T interface{ err() error }](
+	ctx context.Context, l *loader, client rueidis.Client, arg A,
+	f func(ctx context.Context, client rueidis.Client, arg A) T,
+) (T, error) {
+	var none T
+	done, err := l.breaker.Allow()
+	if err != nil {
+		return none, notSentError{&breakerError{err}}
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
+	answer := make(chan T, 1)
+	go func() { answer <- f(bounded, client, arg) }()
+	report := func(res T, err error) (T, error) {
+		cancel()
+		if err == nil {
+			done(res.err())
+		} else {
+			done(err)
+		}
+		return res, err
+	}
+	select {
+	case res := <-answer:
+		return report(res, nil)
+	case <-bounded.Done():
+		return report(await(bounded, answer))
+	case <-ctx.Done():
+	}
+	select {
+	case res := <-answer:
+		return report(res, nil)
+	default:
+		go func() { _, _ = report(await(bounded, answer)) }()
+		return none, ctx.Err()
+	}
+}
+
+// await waits for an answer, for as long as the context.
+func await[T any](ctx context.Context, answer <-chan T) (T, error) {
 	select {
 	case res := <-answer:
 		return res, nil
-	case <-bounded.Done():
+	case <-ctx.Done():
 	}
 	select { // an answer in the same instant still counts
 	case res := <-answer:
 		return res, nil
 	default:
 		var none T
-		return none, bounded.Err()
+		return none, ctx.Err()
 	}
 }
 
@@ -243,7 +324,7 @@ func isNoScript(err error) bool {
 // failure makes the error of a failed call on these keys. It looks at the error as the client returned it, before
 // anything hides its type.
 func failure(ctx context.Context, op string, keys []string, err error) error {
-	e := &CallError{Op: op, Err: err, fault: ErrBackend}
+	e := &CallError{Op: op, Class: classify(err), Err: err, fault: ErrBackend}
 	var said *rueidis.RedisError
 	switch {
 	case errors.Is(err, ErrReply):
@@ -262,7 +343,7 @@ func failure(ctx context.Context, op string, keys []string, err error) error {
 	default:
 		e.Unknown = changes(op) && maySent(err)
 		if ended(ctx) {
-			e.fault = nil
+			e.Class, e.fault = ClassCanceled, nil
 		}
 	}
 	return e

@@ -62,6 +62,8 @@ func (e *InputError) Unwrap() error { return e.fault }
 // The error of the client or the server can be had with errors.As: a *rueidis.RedisError is what the server said.
 type CallError struct {
 	Op string // what was asked for: "take" (Allow, AllowN, Wait, Batch, AllowAll), "peek", "settle", "reset" or "load"
+	// Class is what kind of failure it was: ClassTimeout, ClassConnection ...
+	Class ErrorClass
 	// Unknown: the command may have reached the server, so nobody knows whether it charged (or settled, or reset). It is false
 	// when nothing was sent, when the server answered that it did not do it, and for operations that change no limit.
 	Unknown bool
@@ -130,6 +132,9 @@ func (e *LimitedError) Unwrap() []error {
 type Result struct {
 	// Allowed: the call is admitted and, but for a Peek, charged. A cost of 2 is allowed, a cost of 5 is not.
 	Allowed bool
+	// Degraded: Redis failed, and Config.OnFailure decided. Then Remaining is a guess (0, or what is free of this process' share),
+	// and RetryAfter is 1 s where nobody knows the wait.
+	Degraded bool
 	// Limit is the policy's limit or capacity, in units: 10.
 	Limit int64
 	// Remaining is what is free after this call, in units, 0 to Limit: 1 after the cost of 2; still 3 after the cost of 5.
@@ -141,15 +146,26 @@ type Result struct {
 	// ResetAfter is the least wait until the whole limit is free, 0 if it is now: 1 min after the cost of 2 was charged, 55 s
 	// after the cost of 5 was denied. In whole milliseconds.
 	ResetAfter time.Duration
-	// ServerTime is the server's clock at the decision, in UTC, to the microsecond. Waits count from it.
+	// ServerTime is the server's clock at the decision, in UTC, to the microsecond. Waits count from it. It is this process'
+	// clock in a result that is Degraded.
 	ServerTime time.Time
 
-	// What Settle needs. The key is empty unless the call charged.
+	// What Settle needs. There is no key unless the call charged.
+	charge  charge
 	key     string
 	policy  Policy
 	charged int64
 	receipt int64
 }
+
+// charge is where the units of a result were charged, and so where they are settled.
+type charge uint8
+
+const (
+	inRedis   charge = iota // if there is a key
+	inProcess               // by FailLocal
+	nowhere                 // allowed without a charge, so that there is nothing to correct
+)
 
 // An Outcome is what became of one request of a Batch.
 type Outcome struct {
@@ -162,12 +178,23 @@ type Results struct {
 	// Allowed: every limit admits its cost and, but for a PeekAll, all of them are charged. If one denies, nothing is charged
 	// on any.
 	Allowed bool
+	// Degraded: Redis failed, and Config.OnFailure decided.
+	Degraded bool
 	// RetryAfter is the least wait after which the same call would be admitted, other traffic aside: the longest of the
 	// limits', 0 if it was allowed. In whole milliseconds, and exact.
 	RetryAfter time.Duration
 	// Each is the limits' own decisions, in the order of the requests. In a call that was denied, a limit that would have
 	// admitted its cost says Allowed with what is free, uncharged; Settle refuses it.
 	Each []Result
+}
+
+// sum works out the verdict and the wait.
+func (r *Results) sum() {
+	r.Allowed = true
+	for n := range r.Each {
+		r.Allowed = r.Allowed && r.Each[n].Allowed
+		r.RetryAfter = max(r.RetryAfter, r.Each[n].RetryAfter)
+	}
 }
 
 // Denied is the indices of the requests whose limits deny, in order; none if all admit.
@@ -279,7 +306,7 @@ func (q *question) result(elements []rueidis.RedisMessage) (Result, error) {
 		Remaining:  r.remaining,
 		RetryAfter: r.retry,
 		ResetAfter: r.reset,
-		ServerTime: time.UnixMicro(r.serverTime).UTC(),
+		ServerTime: microTime(r.serverTime),
 	}, nil
 }
 
@@ -303,16 +330,13 @@ func decodeAll(res rueidis.RedisResult, questions []question) (Results, error) {
 	if err := readIntegers(elements[:2], verdict[:]); err != nil {
 		return Results{}, err
 	}
-	results := Results{Allowed: true, Each: make([]Result, len(questions))}
+	results := Results{Each: make([]Result, len(questions))}
 	for n := range questions {
-		res, err := questions[n].result(elements[2+5*n : 7+5*n])
-		if err != nil {
+		if results.Each[n], err = questions[n].result(elements[2+5*n : 7+5*n]); err != nil {
 			return Results{}, fmt.Errorf("limit %d: %w", n+1, err)
 		}
-		results.Each[n] = res
-		results.Allowed = results.Allowed && res.Allowed
-		results.RetryAfter = max(results.RetryAfter, res.RetryAfter)
 	}
+	results.sum()
 	if verdict[0] != 0 && verdict[0] != 1 || (verdict[0] == 1) != results.Allowed {
 		return Results{}, outOfReply("allowed", verdict[0])
 	}

@@ -23,6 +23,7 @@ import (
 func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (res Result, err error) {
 	q, err := l.ask(opTake, 0, Request{Key: key, Policy: p, Cost: cost})
 	if err != nil {
+		l.tellRefused(ctx, opTake, Request{Policy: p, Cost: cost}, 0, 1, err)
 		return Result{}, err
 	}
 	if cost == 0 { // always allowed, so it need not stand behind others
@@ -191,6 +192,10 @@ func (l *lines) leave(w *waiter, res Result, err error) {
 
 // answered notes what the server said is free.
 func (n *line) answered(res Result) {
+	if res.Degraded && res.Allowed { // Redis is away: nothing is gained by asking one by one
+		n.free = math.MaxInt64
+		return
+	}
 	switch res.ServerTime.Compare(n.said) {
 	case 0:
 		n.free = min(n.free, res.Remaining)

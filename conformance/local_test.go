@@ -175,14 +175,14 @@ func BenchmarkLocal(b *testing.B) {
 				p := local.Policy{Kind: localKinds[k], Limit: 1000, Refill: 1000, WindowMS: 1000}
 				store, now := local.NewStore(1000), int64(epoch)
 				if denied {
-					store.Call("key", now, local.Take, p.Limit, p, 0)
+					store.Call(now, local.Call{Key: "key", Policy: p, Cost: p.Limit})
 				}
 				b.ReportAllocs()
 				for b.Loop() {
 					if !denied {
 						now += 2000
 					}
-					if store.Call("key", now, local.Take, 1, p, 0).Allowed == denied {
+					if store.Call(now, local.Call{Key: "key", Policy: p, Cost: 1}).Allowed == denied {
 						b.Fatal("not what was to be measured")
 					}
 				}

@@ -39,11 +39,47 @@ func NewStore(most int) *Store {
 	return s
 }
 
+// A Call is the arguments of one call.
+type Call struct {
+	Key     string
+	Policy  Policy
+	Op      Op
+	Cost    int64
+	Receipt int64 // us; settle only
+}
+
 // Call is [State.Call] on the state of a key.
-func (s *Store) Call(key string, nowUS int64, op Op, cost int64, p Policy, receiptUS int64) Reply {
-	id := newID(key, p.Kind)
+func (s *Store) Call(nowUS int64, c Call) Reply {
+	id := newID(c.Key, c.Policy.Kind)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.call(nowUS, id, c)
+}
+
+// CallAll makes takes or peeks at one moment: the takes charge all or none.
+func (s *Store) CallAll(nowUS int64, calls []Call) []Reply {
+	ids := make([]id, len(calls))
+	for i, c := range calls {
+		ids[i] = newID(c.Key, c.Policy.Kind)
+	}
+	replies := make([]Reply, len(calls))
+	all := true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, c := range calls {
+		c.Op = Peek
+		replies[i] = s.call(nowUS, ids[i], c)
+		all = all && replies[i].Allowed
+	}
+	if all {
+		for i, c := range calls {
+			replies[i] = s.call(nowUS, ids[i], c)
+		}
+	}
+	return replies
+}
+
+func (s *Store) call(nowUS int64, id id, c Call) Reply {
 	// What has run out goes, in passing, one at a time.
 	if oldest := s.ring.prev; oldest != &s.ring && oldest.Void(nowUS) {
 		s.drop(oldest)
@@ -52,8 +88,8 @@ func (s *Store) Call(key string, nowUS int64, op Op, cost int64, p Policy, recei
 	if n == nil {
 		n = &node{id: id}
 	}
-	reply := n.Call(nowUS, op, cost, p, receiptUS)
-	n.Coarsen(maxEntries, p)
+	reply := n.Call(nowUS, c.Op, c.Cost, c.Policy, c.Receipt)
+	n.Coarsen(maxEntries, c.Policy)
 	switch {
 	case n.next != nil && n.Until() == 0:
 		s.drop(n)

@@ -1,0 +1,117 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// An Event is what [Config.Observe] is told about one decision, or about one settle, reset or load.
+//
+// It holds no subject and no key, so that neither gets into a metric's labels. Whose decision it is belongs to whoever makes
+// the call: hand it on in the context.
+type Event struct {
+	// Op is what was asked for: "take" (Allow, AllowN, Wait, Batch, AllowAll), "peek", "settle", "reset" or "load".
+	Op string
+	// Policy is the limit. It is the zero Policy for a load, and whatever was given where Class is ClassInput.
+	Policy Policy
+	// Cost is in units; of a settle it is the actual cost.
+	Cost int64
+	// Index and Of: this is number Index, from 0, of Of decisions that were asked for in one round trip (Batch, AllowAll). All
+	// of these events tell of the same Elapsed. 0 and 1 for a single one.
+	Index, Of int
+
+	// Allowed, Remaining and Wait are the Result's: Wait is its RetryAfter.
+	Allowed   bool
+	Remaining int64
+	Wait      time.Duration
+	// Degraded: Redis failed, Err says how, and Config.OnFailure decided.
+	Degraded bool
+
+	// Sent: the call went to Redis. It did not if an argument was refused or the breaker was open.
+	Sent bool
+	// Elapsed is the time that the call to Redis took, as its caller saw it; 0 if nothing was sent.
+	Elapsed time.Duration
+	// Reloaded: the server did not know the script and was sent it, which took a second round trip. Now and then, after a
+	// restart or a failover, that is normal.
+	Reloaded bool
+
+	// Err is what went wrong, nil if nothing did. Its text may name a Redis key.
+	Err error
+	// Class is what kind of error that was, in a word.
+	Class ErrorClass
+
+	// ServerTime is the server's clock at the decision; zero if the server decided nothing.
+	ServerTime time.Time
+	// Skew is how far the server's clock is ahead of this process' clock, give or take half of Elapsed; 0 if the server decided
+	// nothing. Limits do not depend on it.
+	Skew time.Duration
+}
+
+// trip is a call to Redis as far as it concerns observers.
+type trip struct {
+	of      int // decisions
+	began   time.Time
+	elapsed time.Duration
+}
+
+// depart starts a trip. Without an observer nobody looks at the clock.
+func (l *Limiter) depart(of int) trip {
+	t := trip{of: of}
+	if l.observe != nil {
+		t.began = time.Now()
+	}
+	return t
+}
+
+func (l *Limiter) arrive(t *trip) {
+	if l.observe != nil {
+		t.elapsed = time.Since(t.began)
+	}
+}
+
+// tell tells the observer about one question of a trip. err is what went wrong, also where the result is another's.
+func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, reloaded bool, res *Result, err error) {
+	if l.observe == nil {
+		return
+	}
+	e := Event{
+		Op:        q.op,
+		Policy:    q.policy,
+		Cost:      q.cost,
+		Index:     index,
+		Of:        t.of,
+		Allowed:   res.Allowed,
+		Remaining: res.Remaining,
+		Wait:      res.RetryAfter,
+		Degraded:  res.Degraded,
+		Reloaded:  reloaded,
+		Err:       err,
+		Class:     errorClass(err),
+	}
+	if e.Sent = t.began != (time.Time{}) && e.Class != ClassBreaker && e.Class != ClassInput; e.Sent {
+		e.Elapsed = t.elapsed
+	}
+	if err == nil && e.Sent && !res.ServerTime.IsZero() {
+		e.ServerTime = res.ServerTime
+		e.Skew = res.ServerTime.Sub(t.began.Add(t.elapsed / 2).Round(0)) // by the wall clocks
+	}
+	l.observe(ctx, e)
+}
+
+// tellRefused tells the observer about a request that was not fit to send.
+func (l *Limiter) tellRefused(ctx context.Context, op string, req Request, index, of int, err error) {
+	l.tell(ctx, &question{op: op, policy: req.Policy, cost: req.Cost}, index, &trip{of: of}, false, &Result{}, err)
+}
+
+// errorClass is the class of an error of this package's.
+func errorClass(err error) ErrorClass {
+	if err == nil {
+		return ClassNone
+	}
+	var call *CallError
+	if errors.As(err, &call) {
+		return call.Class
+	}
+	return ClassInput
+}
