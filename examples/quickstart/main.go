@@ -158,7 +158,7 @@ func (r *report) decide(
 	if err != nil {
 		return err
 	}
-	r.before = summarize(r.log, unlimited(r.log), windowOf(r.policies[0]))
+	r.before = summarize(r.log, unlimited(r.log), r.policies[0].Window())
 	for _, d := range decisions {
 		r.after = append(r.after, summarize(r.log, d, window))
 	}
@@ -177,12 +177,12 @@ func (r *report) runEmbedded(ctx context.Context) error {
 		return err
 	}
 	r.server = "an embedded miniredis whose clock follows the log"
-	return r.decide(ctx, limiter, r.policies, windowOf(r.policies[0]), server.moveTo)
+	return r.decide(ctx, limiter, r.policies, r.policies[0].Window(), server.moveTo)
 }
 
 // runLive replays the log on a real server, in real time.
 func (r *report) runLive(ctx context.Context, addr string, speed float64, stderr io.Writer) (err error) {
-	window, speed, err := compress(windowOf(r.policies[0]), speed)
+	window, speed, err := compress(r.policies[0].Window(), speed)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -38,31 +37,10 @@ func parsePolicies(s string) ([]sluice.Policy, error) {
 	return policies, nil
 }
 
-// kindOf is the policy's algorithm: log, counter or bucket.
-func kindOf(p sluice.Policy) string {
-	text := p.String() // [name=]kind:numbers/window
-	return text[strings.IndexByte(text, '=')+1 : strings.IndexByte(text, ':')]
-}
-
 // windowText is the policy's window or period as its text has it, such as 1m.
 func windowText(p sluice.Policy) string {
 	_, window, _ := strings.Cut(p.String(), "/")
 	return window
-}
-
-// windowOf is the policy's window or period.
-func windowOf(p sluice.Policy) time.Duration {
-	days, rest, ok := strings.Cut(windowText(p), "d")
-	if !ok {
-		days, rest = "0", windowText(p)
-	}
-	if rest == "" {
-		rest = "0"
-	}
-	// What a policy writes can be read.
-	n, _ := strconv.Atoi(days)
-	d, _ := time.ParseDuration(rest)
-	return time.Duration(n)*24*time.Hour + d
 }
 
 // withWindow is the policy over another window.

@@ -65,7 +65,7 @@ func (r *report) writeOutcome(w io.Writer) {
 	}
 	for i, s := range r.after {
 		rows = append(rows, []string{
-			kinds[kindOf(r.policies[i])], strconv.Itoa(s.admitted), share(s.denied, s.requests()),
+			kinds[r.policies[i].Algorithm()], strconv.Itoa(s.admitted), share(s.denied, s.requests()),
 			share(s.everDenied, len(s.subjects)), strconv.Itoa(s.burst),
 		})
 	}
@@ -80,7 +80,7 @@ func (r *report) writeBusiest(w io.Writer) {
 	rows := [][]string{{"", "", "worst"}, {"busiest subjects", "requests", "burst"}}
 	for _, p := range r.policies {
 		rows[0] = append(rows[0], "denied")
-		rows[1] = append(rows[1], "by "+kindOf(p))
+		rows[1] = append(rows[1], "by "+p.Algorithm())
 	}
 	for _, who := range r.before.busiest(busiestShown) {
 		before := r.before.subjects[who]
