@@ -3,7 +3,6 @@ package integration
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -40,17 +39,20 @@ var denied = regexp.MustCompile(`no permissions|NOPERM|can't run this command|ca
 
 // leastRights: a user with the published rights passes the conformance tests, and there is none that he could do without.
 func leastRights(t *testing.T, c *containers.Clocked) {
+	t.Helper()
 	rights := publishedRights(t)
 	grant := func(rights []string) {
 		c.Container.Do("ACL", "DELUSER", "sluice")
 		c.Container.Do(rights...)
 	}
 	user := func(t *testing.T) *sluice.Limiter {
+		t.Helper()
 		return newLimiter(t, dial(t, c.Addr, func(o *rueidis.ClientOption) { o.Username, o.Password = "sluice", "secret" }), sluice.Config{})
 	}
 	limits := []limit{logOf(20, 20*time.Millisecond), counterOf(20, 20*time.Millisecond), bucketOf(20, 20, 20*time.Millisecond)}
 	// What uses every right in the end: first the scripts are unknown, last they are loaded ahead.
 	use := func(t *testing.T, l *sluice.Limiter, steps int) error {
+		t.Helper()
 		c.Container.Do("SCRIPT", "FLUSH")
 		return errors.Join(walk(t.Context(), l, steps, limits, forward(c, 5*time.Millisecond)), l.Load(t.Context()))
 	}
@@ -84,6 +86,7 @@ func leastRights(t *testing.T, c *containers.Clocked) {
 
 // onlyItsKey: the server's own account of every command shows none on another key than the call's.
 func onlyItsKey(t *testing.T, c *containers.Clocked) {
+	t.Helper()
 	conn, err := net.Dial("tcp", c.Addr)
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +155,7 @@ func monitored(t *testing.T, line string) []string {
 		words = append(words, word)
 	}
 	if len(words) == 0 {
-		t.Fatal(fmt.Sprintf("MONITOR: %s", line))
+		t.Fatalf("MONITOR: %s", line)
 	}
 	return words
 }

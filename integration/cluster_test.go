@@ -163,7 +163,7 @@ func (c *cluster) primaryOf(slot int64) int {
 
 // TestCluster shows what holds on a cluster: at rest, while a primary fails over, while a slot moves, when a primary dies.
 func TestCluster(t *testing.T) {
-	c := startCluster(t, images.Usual())
+	c := startCluster(t, containers.Usual())
 	client := c.dial(t)
 	l := newLimiter(t, client, sluice.Config{Timeout: 5 * time.Second})
 
@@ -193,6 +193,7 @@ func TestCluster(t *testing.T) {
 
 // anySubject: no subject leads to CROSSSLOT or to a panic.
 func anySubject(t *testing.T, l *sluice.Limiter) {
+	t.Helper()
 	for _, key := range []string{"a", "{", "}", "{}", "{a}{b}", "}{", "\x00", "\xff\r\n", strings.Repeat("x", 1<<20), "*?[]", sluice.Key("a:b", "c")} {
 		for _, p := range hourly {
 			charge(t, l, key, p, 4)
@@ -209,6 +210,7 @@ func anySubject(t *testing.T, l *sluice.Limiter) {
 
 // batchOverAllSlots: one batch reaches every node, and each of its requests is decided as if it were alone.
 func batchOverAllSlots(t *testing.T, c *cluster, l *sluice.Limiter) {
+	t.Helper()
 	const subjects, limit = 1000, 3
 	for _, p := range []sluice.Policy{sluice.SlidingLog(limit, time.Hour), sluice.SlidingCounter(limit, 24*time.Hour), sluice.TokenBucket(limit, 1, 24*time.Hour)} {
 		var requests []sluice.Request
@@ -233,6 +235,7 @@ func batchOverAllSlots(t *testing.T, c *cluster, l *sluice.Limiter) {
 // severalInOneSlot: the limits of one subject, or of several under one tag, are charged together; others are refused
 // before anything is sent.
 func severalInOneSlot(t *testing.T, l *sluice.Limiter) {
+	t.Helper()
 	for i := range 100 { // over many slots
 		var requests []sluice.Request
 		for _, p := range hourly {
@@ -294,6 +297,7 @@ var ports = regexp.MustCompile(`:[0-9]+`)
 
 // count sorts an outcome. Any error must be the documented one: of the backend, known or unknown.
 func (tr *traffic) count(t *testing.T, res sluice.Result, err error) {
+	t.Helper()
 	var call *sluice.CallError
 	switch {
 	case err == nil && res.Allowed:
@@ -364,6 +368,7 @@ var open = sluice.SlidingCounter(1_000_000_000, 24*time.Hour)
 
 // failoverByHand: CLUSTER FAILOVER hands over in step, so nothing is lost and nothing is charged twice.
 func failoverByHand(t *testing.T, c *cluster) {
+	t.Helper()
 	l := newLimiter(t, c.dial(t), sluice.Config{Timeout: 5 * time.Second, Prefix: "failover", PlainKeys: true})
 	slot := c.slotOf("{k}")
 	old := c.primaryOf(slot)
@@ -384,6 +389,7 @@ func failoverByHand(t *testing.T, c *cluster) {
 
 // reshard: the slot of the subject moves to another primary and back, by the way that redis-cli goes.
 func reshard(t *testing.T, c *cluster) {
+	t.Helper()
 	l := newLimiter(t, c.dial(t), sluice.Config{Timeout: 5 * time.Second, Prefix: "reshard", PlainKeys: true})
 	slot := c.slotOf("{k}")
 	from := c.primaryOf(slot)
@@ -431,6 +437,7 @@ func moveSlot(t *testing.T, c *cluster, slot int64, from, to int) {
 
 // primaryDies: what was not replicated when a primary is killed is lost, and that is all: admitted <= limit + lost.
 func primaryDies(t *testing.T, c *cluster) {
+	t.Helper()
 	const limit = 600
 	p := sluice.SlidingLog(limit, time.Hour)
 	l := newLimiter(t, c.dial(t), sluice.Config{Timeout: time.Second, Prefix: "dies", PlainKeys: true})

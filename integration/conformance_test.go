@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,21 +19,15 @@ var conformanceTests = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	scratch = dir
 	binary := filepath.Join(dir, "conformance.test")
 	cmd := exec.Command("go", "test", "-c", "-o", binary, ".")
 	cmd.Dir = conformanceDir()
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", &buildError{string(out), err}
+		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return binary, nil
 })
-
-type buildError struct {
-	out string
-	err error
-}
-
-func (e *buildError) Error() string { return e.err.Error() + "\n" + e.out }
 
 func conformanceDir() string { return filepath.Join(servers.Scripts(), "..", "conformance") }
 

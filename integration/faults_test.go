@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluicego/sluice"
 	"github.com/sluicego/sluice/integration/containers"
-	"github.com/sluicego/sluice/integration/images"
 )
 
 // The policies of these tests: nothing comes free while a test runs.
@@ -29,7 +28,7 @@ var (
 // start starts the usual server.
 func start(t *testing.T, args ...string) *containers.Server {
 	t.Helper()
-	return containers.Start(t, containers.Spec{Image: images.Usual(), Args: args})
+	return containers.Start(t, containers.Spec{Image: containers.Usual(), Args: args})
 }
 
 // used is how much of a policy's 10 units a subject has used.

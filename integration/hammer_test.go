@@ -17,7 +17,6 @@ import (
 	"github.com/sluicego/sluice"
 	"github.com/sluicego/sluice/conformance/servers"
 	"github.com/sluicego/sluice/integration/containers"
-	"github.com/sluicego/sluice/integration/images"
 )
 
 // The hammer: so many processes with so many workers each.
@@ -141,7 +140,7 @@ func hammer(t *testing.T, o order) [][]int64 {
 
 // TestHammerOnAStoppedClock: exactly the limit is admitted, on one key and on each of a thousand.
 func TestHammerOnAStoppedClock(t *testing.T) {
-	c := containers.StartClocked(t, containers.Spec{Image: images.Usual()})
+	c := containers.StartClocked(t, containers.Spec{Image: containers.Usual()})
 	for _, load := range []struct {
 		keys, calls int
 		limit       int64
@@ -166,7 +165,7 @@ func TestHammerOnAStoppedClock(t *testing.T) {
 // TestHammerOnARunningClock: what was admitted, by the server's own times, keeps to each algorithm's promise in any
 // stretch of time, and is not much less.
 func TestHammerOnARunningClock(t *testing.T) {
-	s := containers.Start(t, containers.Spec{Image: images.Usual()})
+	s := containers.Start(t, containers.Spec{Image: containers.Usual()})
 	const window = 250 * time.Millisecond
 	us := window.Microseconds()
 	for _, load := range []struct {

@@ -14,7 +14,6 @@ import (
 	"github.com/sluicego/sluice"
 	"github.com/sluicego/sluice/conformance/model"
 	"github.com/sluicego/sluice/integration/containers"
-	"github.com/sluicego/sluice/integration/images"
 )
 
 // asked is a call in a history.
@@ -33,7 +32,7 @@ func linear(p model.Policy) porcupine.Model {
 			want := s.Call(out.ServerTime.UnixMicro(), in.op, in.cost, p, in.receipt)
 			return compare(out, want) == nil, s
 		},
-		Equal: func(a, b any) bool { return reflect.DeepEqual(a, b) },
+		Equal: reflect.DeepEqual,
 		DescribeOperation: func(input, output any) string {
 			return fmt.Sprintf("%+v -> %+v", input, output)
 		},
@@ -45,16 +44,13 @@ func linear(p model.Policy) porcupine.Model {
 // tell nothing of the order, and while it runs.
 func TestHistoriesAreLinearizable(t *testing.T) {
 	const clients, calls = 8, 25
-	clocked := containers.StartClocked(t, containers.Spec{Image: images.Usual()})
-	running := containers.Start(t, containers.Spec{Image: images.Usual()})
+	clocked := containers.StartClocked(t, containers.Spec{Image: containers.Usual()})
+	running := containers.Start(t, containers.Spec{Image: containers.Usual()})
 	limits := []limit{logOf(30, 100*time.Millisecond), counterOf(30, 100*time.Millisecond), bucketOf(30, 7, 20*time.Millisecond)}
-	for name, client := range map[string]func(*testing.T) *sluice.Limiter{
-		"clock stands still": func(t *testing.T) *sluice.Limiter { return newLimiter(t, dial(t, clocked.Addr, nil), sluice.Config{}) },
-		"clock runs":         func(t *testing.T) *sluice.Limiter { return newLimiter(t, dial(t, running.Addr, nil), sluice.Config{}) },
-	} {
+	for name, addr := range map[string]string{"clock stands still": clocked.Addr, "clock runs": running.Addr} {
 		for _, lim := range limits {
 			t.Run(fmt.Sprintf("%s/%s", name, lim.policy), func(t *testing.T) {
-				l := client(t)
+				l := newLimiter(t, dial(t, addr, nil), sluice.Config{})
 				for round := range 10 {
 					key := fmt.Sprint("linear", round)
 					history := record(t, l, key, lim, clients, calls)
@@ -73,7 +69,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 
 // TestAForgedHistoryIsFound: one unit more in one answer is not explained away.
 func TestAForgedHistoryIsFound(t *testing.T) {
-	s := containers.Start(t, containers.Spec{Image: images.Usual()})
+	s := containers.Start(t, containers.Spec{Image: containers.Usual()})
 	lim := logOf(30, 100*time.Millisecond)
 	history := record(t, newLimiter(t, s.Client, sluice.Config{}), "forged", lim, 3, 10)
 	for i := range history {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluicego/sluice"
 	"github.com/sluicego/sluice/integration/containers"
-	"github.com/sluicego/sluice/integration/images"
 )
 
 // memoryFile is set to have TestMemory measure in full and write its table:
@@ -38,7 +37,7 @@ func TestMemory(t *testing.T) {
 		fmt.Fprintf(&table, " of %d |", n)
 	}
 	fmt.Fprintf(&table, "\n|---|%s\n", strings.Repeat("--:|", 3+len(entries)))
-	for _, image := range images.All() {
+	for _, image := range containers.Images() {
 		t.Run(image.String(), func(t *testing.T) {
 			s := containers.Start(t, containers.Spec{Image: image})
 			l := newLimiter(t, dial(t, s.Addr, nil), sluice.Config{})

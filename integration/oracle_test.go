@@ -106,7 +106,6 @@ func walk(ctx context.Context, l *sluice.Limiter, steps int, limits []limit, adv
 			s.charges = nil
 			err = l.Reset(ctx, key, s.policy)
 		case n < 10:
-			op = "all"
 			var requests []sluice.Request
 			for _, one := range subject.states {
 				requests = append(requests, sluice.Request{Key: key, Policy: one.policy, Cost: units(one.exact)})

@@ -14,12 +14,11 @@ import (
 
 	"github.com/sluicego/sluice"
 	"github.com/sluicego/sluice/integration/containers"
-	"github.com/sluicego/sluice/integration/images"
 )
 
 // TestSentinel: 50 workers go on while sentinels hand over to a replica; the limiter follows by itself.
 func TestSentinel(t *testing.T) {
-	image := images.Usual()
+	image := containers.Usual()
 	pod := containers.NewPod(t, image, 5)
 	data, watch := pod.Ports[:2], pod.Ports[2:]
 	primary := strconv.Itoa(data[0])
@@ -49,7 +48,7 @@ func TestSentinel(t *testing.T) {
 		for _, port := range watch {
 			m, err := nodes[port].Do("SENTINEL", "MASTER", "limits").AsStrMap()
 			if err != nil || m["num-slaves"] != "1" || m["num-other-sentinels"] != "2" {
-				return fmt.Errorf("%v, %v", m, err)
+				return fmt.Errorf("%v, %w", m, err)
 			}
 		}
 		return nil
@@ -70,7 +69,7 @@ func TestSentinel(t *testing.T) {
 	eventually(t, func() error {
 		addr, err := nodes[watch[0]].Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limits").AsStrSlice()
 		if err != nil || net.JoinHostPort(addr[0], addr[1]) != nodes[data[1]].Addr {
-			return fmt.Errorf("the primary is %v, %v", addr, err)
+			return fmt.Errorf("the primary is %v, %w", addr, err)
 		}
 		return nil
 	})
@@ -89,10 +88,10 @@ func TestSentinel(t *testing.T) {
 // TestReadOnly: a primary that became a replica refuses, which charges nothing; when it is a primary again, the same
 // limiter goes on.
 func TestReadOnly(t *testing.T) {
-	pod := containers.NewPod(t, images.Usual(), 2)
+	pod := containers.NewPod(t, containers.Usual(), 2)
 	var nodes []*containers.Server
 	for _, port := range pod.Ports {
-		nodes = append(nodes, containers.Start(t, containers.Spec{Image: images.Usual(), Pod: pod, Port: port}))
+		nodes = append(nodes, containers.Start(t, containers.Spec{Image: containers.Usual(), Pod: pod, Port: port}))
 	}
 	l := newLimiter(t, nodes[0].Client, sluice.Config{})
 	direct := newLimiter(t, nodes[1].Client, sluice.Config{})
@@ -102,7 +101,7 @@ func TestReadOnly(t *testing.T) {
 	nodes[0].Do("REPLICAOF", "127.0.0.1", strconv.Itoa(pod.Ports[1]))
 	eventually(t, func() error {
 		if size, err := nodes[0].Do("DBSIZE").AsInt64(); err != nil || size != int64(len(hourly)) {
-			return fmt.Errorf("%d keys, %v", size, err)
+			return fmt.Errorf("%d keys, %w", size, err)
 		}
 		return nil
 	})

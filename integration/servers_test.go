@@ -17,12 +17,11 @@ import (
 	"github.com/sluicego/sluice"
 	"github.com/sluicego/sluice/conformance/servers"
 	"github.com/sluicego/sluice/integration/containers"
-	"github.com/sluicego/sluice/integration/images"
 )
 
 // TestServers runs on each server version what the scripts and the API have to show on every one.
 func TestServers(t *testing.T) {
-	for _, image := range images.All() {
+	for _, image := range containers.Images() {
 		t.Run(image.String(), func(t *testing.T) {
 			c := containers.StartClocked(t, containers.Spec{Image: image})
 			t.Run("digests", func(t *testing.T) { digests(t, c.Client) })
@@ -45,7 +44,7 @@ func TestServers(t *testing.T) {
 
 // TestVectorsOverRESP2 runs on one server: what the protocol changes lies in the client.
 func TestVectorsOverRESP2(t *testing.T) {
-	c := containers.StartClocked(t, containers.Spec{Image: images.Usual()})
+	c := containers.StartClocked(t, containers.Spec{Image: containers.Usual()})
 	conform(t, c, "", "?protocol=2")
 }
 
@@ -87,6 +86,7 @@ func sums(t *testing.T) map[string]string {
 
 // digests: the server computes the digests of scripts/SHA1SUMS.
 func digests(t *testing.T, client rueidis.Client) {
+	t.Helper()
 	for file, want := range sums(t) {
 		text, err := os.ReadFile(filepath.Join(servers.Scripts(), file))
 		if err != nil {
@@ -101,6 +101,7 @@ func digests(t *testing.T, client rueidis.Client) {
 
 // api: every verb tells what the model does.
 func api(t *testing.T, c *containers.Clocked, client rueidis.Client) {
+	t.Helper()
 	limits := []limit{
 		logOf(7, 50*time.Millisecond), counterOf(9, 40*time.Millisecond), bucketOf(10, 3, 30*time.Millisecond),
 		logOf(1_000_000_000, 31*24*time.Hour), counterOf(1_000_000_000, time.Hour), bucketOf(999_999_937, 12_345, time.Second),
@@ -126,6 +127,7 @@ func forward(c *containers.Clocked, step time.Duration) func(*rand.Rand) {
 
 // scriptFlush: callers never notice that the server forgets its scripts, and each charge counts once.
 func scriptFlush(t *testing.T, c *containers.Clocked, client rueidis.Client) {
+	t.Helper()
 	const callers, calls, units = 20, 40, 500
 	for _, lim := range []limit{logOf(units, time.Hour), counterOf(units, time.Hour), bucketOf(units, 1, 72*time.Hour/units)} {
 		l := newLimiter(t, client, sluice.Config{Prefix: fmt.Sprintf("flush%d", rand.Uint64())})
@@ -172,6 +174,7 @@ func scriptFlush(t *testing.T, c *containers.Clocked, client rueidis.Client) {
 
 // expiry: every key expires within its bound, and after two idle windows none is left.
 func expiry(t *testing.T, c *containers.Clocked) {
+	t.Helper()
 	const window = 200 * time.Millisecond
 	limits := []limit{logOf(20, window), counterOf(20, window), bucketOf(20, 20, window)}
 	l := newLimiter(t, c.Client, sluice.Config{Prefix: "expiry"})

@@ -20,7 +20,6 @@ import (
 
 	"github.com/sluicego/sluice"
 	"github.com/sluicego/sluice/integration/containers"
-	"github.com/sluicego/sluice/integration/images"
 )
 
 // TestTLSWithAClientCertificate: with the certificate a limiter decides, without one the server is out of reach.
@@ -37,7 +36,7 @@ func TestTLSWithAClientCertificate(t *testing.T) {
 		}
 	}
 	s := containers.Start(t, containers.Spec{
-		Image: images.Usual(),
+		Image: containers.Usual(),
 		TLS:   true,
 		Args: strings.Fields("--tls-cert-file /tls/server.crt --tls-key-file /tls/server.key --tls-ca-cert-file /tls/ca.crt" +
 			" --tls-auth-clients yes"),

@@ -16,6 +16,7 @@ import (
 // for the moment that the reply carries. A vector that moves the clock is played without; from a command that changes the
 // key from outside on, it is left.
 func vectorsInRealTime(t *testing.T, c *containers.Clocked) {
+	t.Helper()
 	for _, k := range []model.Kind{model.Log, model.Counter, model.Bucket} {
 		file, err := vectors.Read(k)
 		if err != nil {

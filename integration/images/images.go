@@ -34,22 +34,6 @@ func All() []Image {
 	return all
 }
 
-// Usual is the server for tests that need only one: Redis 7.0 if it is listed, otherwise the first whose clock can be
-// held, otherwise the first.
-func Usual() Image {
-	all := All()
-	usual := all[0]
-	for _, i := range all {
-		if i == (Image{"redis", "7.0"}) {
-			return i
-		}
-		if !usual.HoldsClock() {
-			usual = i
-		}
-	}
-	return usual
-}
-
 // String is how subtests name the server, "redis-7.0".
 func (i Image) String() string { return i.Name + "-" + i.Version }
 
