@@ -225,7 +225,7 @@ func TestWaitLeavesOnceItIsKnown(t *testing.T) {
 		var calls []*waitCall
 		for _, limit := range []time.Duration{1000, 150, 1000, 250, 1000} { // milliseconds; the third is hopeless once the second has left
 			ctx, cancel := context.WithTimeout(t.Context(), limit*time.Millisecond)
-			defer cancel()
+			t.Cleanup(cancel)
 			calls = append(calls, waiting(ctx, l, server.policy(), 1))
 		}
 		time.Sleep(time.Millisecond)

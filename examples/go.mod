@@ -7,13 +7,17 @@ require (
 	github.com/redis/rueidis v1.0.79
 	github.com/sluicego/sluice v0.0.0
 	github.com/sluicego/sluice/conformance v0.0.0-00010101000000-000000000000
+	github.com/sluicego/sluice/plan v0.0.0
 )
 
 require (
 	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.yaml.in/yaml/v4 v4.0.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 )
 
 replace github.com/sluicego/sluice => ../
 
 replace github.com/sluicego/sluice/conformance => ../conformance
+
+replace github.com/sluicego/sluice/plan => ../plan
