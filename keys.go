@@ -122,23 +122,30 @@ func (k *keyspace) key(subject, tag string, p Policy) string {
 }
 
 func (k *keyspace) appendSubject(b []byte, subject string) []byte {
-	switch {
-	case k.plain:
+	if k.plain {
 		return appendEscaped(b, subject)
-	case k.macs == nil:
+	}
+	digest := k.digest(subject)
+	return hex.AppendEncode(b, digest[:])
+}
+
+// digest is the digest of a subject: what stands for it in hashed keys.
+func (k *keyspace) digest(subject string) (digest [digestSize]byte) {
+	if k.macs == nil {
 		sum := sha256.Sum256([]byte(subject))
-		return hex.AppendEncode(b, sum[:digestSize])
+		copy(digest[:], sum[:])
+		return digest
 	}
 	m := k.macs.Get().(*mac)
 	m.hash.Reset()
 	m.buf = append(m.buf[:0], subject...)
 	m.hash.Write(m.buf)
 	m.buf = m.hash.Sum(m.buf[:0])
-	b = hex.AppendEncode(b, m.buf[:digestSize])
+	copy(digest[:], m.buf)
 	if cap(m.buf) <= maxKept {
 		k.macs.Put(m)
 	}
-	return b
+	return digest
 }
 
 // appendEscaped writes printable ASCII as it is, but for % { and }, and every other byte as % and two hex digits.

@@ -182,6 +182,13 @@ func TestConfigRefused(t *testing.T) {
 		{Config{OnFailure: FailLocal, Processes: 1, LocalKeys: -1}, "LocalKeys"},
 		{Config{Breaker: &countingBreaker{}, Timeout: time.Second}, ""},
 		{Config{Breaker: &countingBreaker{}}, "Timeout"},
+		{Config{ShadowPercent: 100}, ""},
+		{Config{ShadowPercent: 101}, "ShadowPercent"},
+		{Config{ShadowPercent: -1}, "ShadowPercent"},
+		{Config{Candidates: map[Policy]Policy{SlidingLog(1, time.Second): SlidingLog(1, time.Second).Named("new")}}, ""},
+		{Config{Candidates: map[Policy]Policy{SlidingLog(1, time.Second): SlidingLog(2, time.Second)}}, "Candidates"},
+		{Config{Candidates: map[Policy]Policy{SlidingLog(1, time.Second): {}}}, "Candidates"},
+		{Config{Candidates: map[Policy]Policy{{}: SlidingLog(1, time.Second)}}, "Candidates"},
 	}
 	for _, tt := range tests {
 		l, err := New(client, tt.cfg)

@@ -59,6 +59,17 @@ type Config struct {
 	// Beyond that, the one that was asked for least recently starts afresh.
 	LocalKeys int
 
+	// ShadowPercent is the share of subjects for whom limits are tried out and not enforced: they are decided, charged and
+	// reported as ever, but a denial is let through, with Result.Shadowed. It is always the same subjects, by their digest;
+	// lowering it only ever adds enforced ones. 100 is shadow mode, 0 (the default) enforces for all. Errors stay errors, also
+	// for them: those of Redis (if OnFailure is ReturnError), and a cost above the limit.
+	ShadowPercent int
+
+	// Candidates are policies to be tried out beside those that are enforced: with {old: new}, each Allow, Wait, Peek, Batch
+	// and Settle on old makes the same call on new, in the same round trip. What new said is in Result.Candidate and in an Event
+	// of its own, and decides nothing. The two must have different keys: give new a name. AllowAll and PeekAll take no notice.
+	Candidates map[Policy]Policy
+
 	// Breaker, if not nil, keeps calls from a Redis that is dead, so that each does not cost its Timeout, which must be set. See
 	// the module sluice/breaker.
 	Breaker Breaker
@@ -81,6 +92,7 @@ type Limiter struct {
 	loader  loader
 	lines   lines
 	standIn standIn
+	rollout rollout
 	observe func(context.Context, Event)
 }
 
@@ -105,10 +117,15 @@ func New(client rueidis.Client, cfg Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
+	rollout, err := newRollout(cfg)
+	if err != nil {
+		return nil, err
+	}
 	return &Limiter{
 		keys:    keys,
 		loader:  loader{client: client, timeout: cfg.Timeout, breaker: cfg.Breaker},
 		standIn: standIn,
+		rollout: rollout,
 		observe: cfg.Observe,
 	}, nil
 }
@@ -161,7 +178,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (R
 //
 // A Result that is Degraded never reaches Redis: what FailLocal charged is corrected in this process, and what FailOpen
 // allowed was never charged, so nothing happens. If a timeout came before it, and Redis charged after all, the original
-// charge stays.
+// charge stays. Nothing happens either to a Result that is Shadowed. What was charged for a candidate is settled in the same
+// call.
 func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result, error) {
 	q := question{op: opSettle, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
 	var settled Result
@@ -172,9 +190,14 @@ func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result,
 	case actual < 0 || actual > maxUnits:
 		err = &InputError{Field: "actual", Value: strconv.FormatInt(actual, 10), Want: "0 to 1000000000", fault: ErrInvalidCost}
 	case res.charge == nowhere:
-		settled = Result{Allowed: true, Degraded: res.Degraded, Limit: res.Limit, ServerTime: res.ServerTime}
+		settled = Result{Allowed: true, Degraded: res.Degraded, Shadowed: res.Shadowed, Limit: res.Limit, ServerTime: res.ServerTime}
 	case res.charge == inProcess:
 		settled = l.standIn.settle(&q)
+	case res.Candidate != nil && res.Candidate.key != "":
+		c := res.Candidate
+		return l.callTwo(ctx, q, question{
+			op: opSettle, key: c.key, policy: c.policy, cost: actual, charged: c.charged, receipt: c.receipt, beside: true,
+		})
 	default:
 		return l.call(ctx, &q)
 	}
@@ -204,9 +227,8 @@ func (l *Limiter) PeekAll(ctx context.Context, reqs ...Request) (Results, error)
 // bounds the batch.
 func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 	outcomes := make([]Outcome, len(reqs))
-	var sent []int // indices of the requests that were fit to send
 	var questions []question
-	var invocations []*invocation
+	var place []int // of the requests that the questions are for
 	for n, req := range reqs {
 		q, err := l.ask(opTake, 1, req)
 		if err != nil {
@@ -214,23 +236,13 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 			l.tellRefused(ctx, opTake, req, n, len(reqs), err)
 			continue
 		}
-		sent = append(sent, n)
-		questions = append(questions, q)
-		invocations = append(invocations, q.invocation())
-	}
-	if len(sent) == 0 {
-		return outcomes
-	}
-	t := l.depart(len(reqs))
-	answers, failed := l.loader.runAll(ctx, invocations)
-	l.arrive(&t)
-	for n := range questions {
-		var answer said
-		if failed == nil {
-			answer = answers[n]
+		questions, place = append(questions, q), append(place, n)
+		if q, ok := l.beside(ctx, opTake, req, n, len(reqs)); ok {
+			questions, place = append(questions, q), append(place, n)
 		}
-		out := &outcomes[sent[n]]
-		out.Result, out.Err = l.conclude(ctx, &questions[n], sent[n], &t, invocations[n].keys, answer, failed)
+	}
+	if len(questions) > 0 {
+		l.pipeline(ctx, len(reqs), questions, place, outcomes)
 	}
 	return outcomes
 }
@@ -272,7 +284,21 @@ func (l *Limiter) decide(ctx context.Context, op string, req Request) (Result, e
 		l.tellRefused(ctx, op, req, 0, 1, err)
 		return Result{}, err
 	}
-	return l.call(ctx, &q)
+	return l.callBoth(ctx, &q, req)
+}
+
+// callBoth asks a question, and the policy's candidate if there is one.
+func (l *Limiter) callBoth(ctx context.Context, q *question, req Request) (Result, error) {
+	if candidate, ok := l.beside(ctx, q.op, req, 0, 1); ok {
+		return l.callTwo(ctx, *q, candidate)
+	}
+	return l.call(ctx, q)
+}
+
+func (l *Limiter) callTwo(ctx context.Context, q, candidate question) (Result, error) {
+	var out [1]Outcome
+	l.pipeline(ctx, 1, []question{q, candidate}, []int{0, 0}, out[:])
+	return out[0].Result, out[0].Err
 }
 
 // call asks one question.
@@ -294,8 +320,11 @@ func (l *Limiter) conclude(ctx context.Context, q *question, index int, t *trip,
 		err = failure(ctx, q.op, keys, err)
 	}
 	fault := err
-	if err != nil && l.standIn.covers(q.op, err) {
+	if err != nil && !q.beside && l.standIn.covers(q.op, err) {
 		res, err = l.standIn.decide(q), nil
+	}
+	if err == nil && !res.Allowed && !q.beside && l.shadows(q.subject) {
+		q.shadow(&res)
 	}
 	l.tell(ctx, q, index, t, answer.reloaded, &res, fault)
 	return res, err
@@ -325,6 +354,9 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 	if err != nil && l.standIn.covers(op, err) {
 		results, err = l.standIn.decideAll(questions), nil
 	}
+	if err == nil && !results.Allowed {
+		l.shadow(&results, questions)
+	}
 	for n := range questions {
 		var res Result
 		if err == nil {
@@ -338,11 +370,13 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 // question is a checked request with its key.
 type question struct {
 	op      string
+	subject string
 	key     string // the Redis key
 	policy  Policy
 	cost    int64 // settle: what the cost should have been
 	charged int64 // settle: what it was
 	receipt int64 // settle: of the charge
+	beside  bool  // of a candidate: it decides nothing
 }
 
 // ask checks a request, whose cost is at least that much. No argument that fails here has reached Redis.
@@ -354,7 +388,7 @@ func (l *Limiter) ask(op string, least int64, req Request) (question, error) {
 		want := strconv.FormatInt(least, 10) + " to " + strconv.FormatInt(req.Policy.limit, 10) + ", the limit"
 		return question{}, &InputError{Field: "cost", Value: strconv.FormatInt(req.Cost, 10), Want: want, fault: ErrInvalidCost}
 	}
-	return question{op: op, key: l.keys.key(req.Key, req.Tag, req.Policy), policy: req.Policy, cost: req.Cost}, nil
+	return question{op: op, subject: req.Key, key: l.keys.key(req.Key, req.Tag, req.Policy), policy: req.Policy, cost: req.Cost}, nil
 }
 
 // askAll checks requests that are asked together.

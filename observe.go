@@ -27,6 +27,11 @@ type Event struct {
 	Wait      time.Duration
 	// Degraded: Redis failed, Err says how, and Config.OnFailure decided.
 	Degraded bool
+	// Shadowed: the limit denied, but is only tried out for this subject, so the call was Allowed.
+	Shadowed bool
+	// Candidate: this is of a policy that is tried out beside another (Config.Candidates), and decided nothing. The other's event
+	// has the same Index.
+	Candidate bool
 
 	// Sent: the call went to Redis. It did not if an argument was refused or the breaker was open.
 	Sent bool
@@ -85,6 +90,8 @@ func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, rel
 		Remaining: res.Remaining,
 		Wait:      res.RetryAfter,
 		Degraded:  res.Degraded,
+		Shadowed:  res.Shadowed,
+		Candidate: q.beside,
 		Reloaded:  reloaded,
 		Err:       err,
 		Class:     errorClass(err),

@@ -135,6 +135,9 @@ type Result struct {
 	// Degraded: Redis failed, and Config.OnFailure decided. Then Remaining is a guess (0, or what is free of this process' share),
 	// and RetryAfter is 1 s where nobody knows the wait.
 	Degraded bool
+	// Shadowed: the limit denied, but is only tried out for this subject (Config.ShadowPercent), so the call is Allowed and
+	// nothing was charged. The other fields are those of the denial: RetryAfter is the wait that it would have told.
+	Shadowed bool
 	// Limit is the policy's limit or capacity, in units: 10.
 	Limit int64
 	// Remaining is what is free after this call, in units, 0 to Limit: 1 after the cost of 2; still 3 after the cost of 5.
@@ -149,6 +152,8 @@ type Result struct {
 	// ServerTime is the server's clock at the decision, in UTC, to the microsecond. Waits count from it. It is this process'
 	// clock in a result that is Degraded.
 	ServerTime time.Time
+	// Candidate is what Config.Candidates' policy beside this one said; nil if there is none, or if it could not be asked.
+	Candidate *Result
 
 	// What Settle needs. There is no key unless the call charged.
 	charge  charge
@@ -180,6 +185,9 @@ type Results struct {
 	Allowed bool
 	// Degraded: Redis failed, and Config.OnFailure decided.
 	Degraded bool
+	// Shadowed: a limit denied, but is only tried out for the subject (Config.ShadowPercent); so it is for every subject that was
+	// denied. The call is Allowed, and nothing was charged on any limit.
+	Shadowed bool
 	// RetryAfter is the least wait after which the same call would be admitted, other traffic aside: the longest of the
 	// limits', 0 if it was allowed. In whole milliseconds, and exact.
 	RetryAfter time.Duration

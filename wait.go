@@ -21,13 +21,14 @@ import (
 // both ErrLimited and the context's error. In both cases nothing was charged. When Redis fails the one in front, those
 // behind it fail too, and their error says that nothing was sent for them.
 func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (res Result, err error) {
-	q, err := l.ask(opTake, 0, Request{Key: key, Policy: p, Cost: cost})
+	req := Request{Key: key, Policy: p, Cost: cost}
+	q, err := l.ask(opTake, 0, req)
 	if err != nil {
-		l.tellRefused(ctx, opTake, Request{Policy: p, Cost: cost}, 0, 1, err)
+		l.tellRefused(ctx, opTake, req, 0, 1, err)
 		return Result{}, err
 	}
 	if cost == 0 { // always allowed, so it need not stand behind others
-		return l.call(ctx, &q)
+		return l.callBoth(ctx, &q, req)
 	}
 	w := &waiter{at: limit{q.key, p}, cost: cost, turn: make(chan Outcome, 1)}
 	w.deadline, w.hasDeadline = ctx.Deadline()
@@ -37,7 +38,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 		if res, err = l.lines.await(ctx, w); err != nil {
 			return res, err
 		}
-		res, err = l.call(ctx, &q)
+		res, err = l.callBoth(ctx, &q, req)
 		if err != nil || res.Allowed {
 			return res, err
 		}
@@ -192,7 +193,7 @@ func (l *lines) leave(w *waiter, res Result, err error) {
 
 // answered notes what the server said is free.
 func (n *line) answered(res Result) {
-	if res.Degraded && res.Allowed { // Redis is away: nothing is gained by asking one by one
+	if res.Allowed && (res.Degraded || res.Shadowed) { // nothing is gained by asking one by one
 		n.free = math.MaxInt64
 		return
 	}

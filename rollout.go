@@ -1,0 +1,114 @@
+package sluice
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"maps"
+	"math/bits"
+	"strconv"
+)
+
+// rollout is what is tried out beside what is enforced.
+type rollout struct {
+	percent    uint64 // of the subjects, who are shadowed
+	candidates map[Policy]Policy
+}
+
+func newRollout(cfg Config) (rollout, error) {
+	invalid := func(field, value, want string) (rollout, error) {
+		return rollout{}, &InputError{Field: field, Value: value, Want: want, fault: ErrInvalidConfig}
+	}
+	if cfg.ShadowPercent < 0 || cfg.ShadowPercent > 100 {
+		return invalid("ShadowPercent", strconv.Itoa(cfg.ShadowPercent), "0 to 100")
+	}
+	for p, candidate := range cfg.Candidates {
+		for _, p := range []Policy{p, candidate} {
+			if err := p.validate(); err != nil {
+				return invalid("Candidates", strconv.Quote(p.String()), "valid policies: "+err.Error())
+			}
+		}
+		if bytes.Equal(p.appendKey(nil), candidate.appendKey(nil)) {
+			return invalid("Candidates", strconv.Quote(candidate.String()), "a name (Policy.Named) that sets its key apart from that of "+p.String())
+		}
+	}
+	return rollout{uint64(cfg.ShadowPercent), maps.Clone(cfg.Candidates)}, nil
+}
+
+// shadows says whether the subject's denials are only reported. The digest spreads subjects evenly from 0 to 100; those
+// below the percentage are shadowed, so a lower one only ever enforces for more.
+func (l *Limiter) shadows(subject string) bool {
+	if l.rollout.percent == 0 || l.rollout.percent == 100 {
+		return l.rollout.percent == 100
+	}
+	digest := l.keys.digest(subject)
+	place, _ := bits.Mul64(binary.BigEndian.Uint64(digest[:]), 100)
+	return place < l.rollout.percent
+}
+
+// shadow lets through a denial that is not enforced. Nothing was charged, so there is nothing to settle.
+func (q *question) shadow(res *Result) {
+	res.Allowed, res.Shadowed = true, true
+	if q.op == opTake {
+		res.charge = nowhere
+	}
+}
+
+// shadow lets through a denial, if it is not enforced for anybody who was denied.
+func (l *Limiter) shadow(results *Results, questions []question) {
+	for n, res := range results.Each {
+		if !res.Allowed && !l.shadows(questions[n].subject) {
+			return
+		}
+	}
+	for n := range results.Each {
+		q, res := &questions[n], &results.Each[n]
+		if !res.Allowed {
+			q.shadow(res)
+		} else if q.op == opTake {
+			res.charge = nowhere
+		}
+	}
+	results.Allowed, results.Shadowed = true, true
+}
+
+// beside is the question whether a candidate would allow the same, if the policy has one.
+func (l *Limiter) beside(ctx context.Context, op string, req Request, index, of int) (question, bool) {
+	candidate, ok := l.rollout.candidates[req.Policy]
+	if !ok {
+		return question{}, false
+	}
+	req.Policy = candidate
+	q, err := l.ask(op, 0, req)
+	q.beside = true
+	if err != nil { // a cost above its limit
+		q.op, q.policy, q.cost = op, candidate, req.Cost
+		l.tell(ctx, &q, index, &trip{of: of}, false, &Result{}, err)
+	}
+	return q, err == nil
+}
+
+// pipeline asks independent questions in one round trip. They are part of a call for so many decisions; number n is for
+// out[place[n]], where a candidate's answer stands beside that of its policy.
+func (l *Limiter) pipeline(ctx context.Context, of int, questions []question, place []int, out []Outcome) {
+	invocations := make([]*invocation, len(questions))
+	for n := range questions {
+		invocations[n] = questions[n].invocation()
+	}
+	t := l.depart(of)
+	answers, failed := l.loader.runAll(ctx, invocations)
+	l.arrive(&t)
+	for n := range questions {
+		var answer said
+		if failed == nil {
+			answer = answers[n]
+		}
+		res, err := l.conclude(ctx, &questions[n], place[n], &t, invocations[n].keys, answer, failed)
+		switch {
+		case !questions[n].beside:
+			out[place[n]] = Outcome{res, err}
+		case err == nil:
+			out[place[n]].Result.Candidate = &res
+		}
+	}
+}
