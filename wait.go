@@ -185,6 +185,9 @@ func (l *lines) leave(w *waiter, res Result, err error) {
 		}
 		n.queue = nil
 	}
+	if res.charge == nowhere { // let in by FailOpen or in shadow mode: so will the others be, and need not find out in turn
+		n.free = math.MaxInt64
+	}
 	n.advance()
 	if n.asking == 0 {
 		delete(l.of, w.at)

@@ -359,3 +359,22 @@ func TestWaitFailsWithTheOneInFront(t *testing.T) {
 		}
 	})
 }
+
+func TestWaitOpensForAllAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, release := silent()
+		defer release()
+		l := newLimiter(t, client, Config{Timeout: 50 * time.Millisecond, OnFailure: FailOpen})
+		var calls []*waitCall
+		for range 20 {
+			calls = append(calls, waiting(t.Context(), l, SlidingLog(5, time.Minute), 1))
+		}
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		for i, w := range calls {
+			if !w.done() || w.err != nil || !w.res.Allowed || !w.res.Degraded {
+				t.Errorf("call %d: %+v, want it let in within two timeouts", i, w)
+			}
+		}
+	})
+}
