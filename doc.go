@@ -20,9 +20,9 @@
 // # Failures
 //
 // Errors fall into three groups, each a sentinel for [errors.Is]. The caller's: [ErrInvalidConfig], [ErrInvalidPolicy],
-// [ErrInvalidKey], [ErrInvalidCost], [ErrNotCharged]; nothing was sent. The limit's: [ErrLimited], only from [Limiter.Wait].
-// Redis': [ErrBackend], and [ErrReply] as a part of it. A context of the caller's that ended is none of these: the error is the
-// context's own.
+// [ErrInvalidKey], [ErrInvalidCost], [ErrInvalidRequests], [ErrCrossSlot], [ErrNotCharged]; nothing was sent. The limit's:
+// [ErrLimited], only from [Limiter.Wait]. Redis': [ErrBackend], and [ErrReply] as a part of it. A context of the caller's
+// that ended is none of these: the error is the context's own.
 //
 // A call that charges is sent once. If the answer is lost (a timeout, a broken connection) nobody knows whether the
 // server charged before; repeating the call might charge twice, so neither this package nor, by default, rueidis
