@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 say() { echo "docker.sh: $*" >&2; }
 
-# Debian's installation that this script started a daemon on, or nothing.
+# The daemon that this script has started, or nothing.
 daemon=
 stop() {
   [ -n "$daemon" ] || return 0
@@ -23,13 +23,16 @@ trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+answers() { docker info >/dev/null 2>&1; }
+
 debian_root() { [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ]; }
 
 install_missing() {
-  [ -z "${SLUICE_NO_INSTALL:-}" ] || return 0
   missing=
-  command -v dockerd >/dev/null || missing="$missing docker.io"
-  command -v debootstrap >/dev/null || missing="$missing debootstrap"
+  if ! answers; then
+    command -v dockerd >/dev/null || missing="$missing docker.io"
+    command -v debootstrap >/dev/null || missing="$missing debootstrap"
+  fi
   command -v cc >/dev/null || missing="$missing gcc libc6-dev"
   [ -n "$missing" ] || return 0
   say "installing$missing (SLUICE_NO_INSTALL=1 to leave the machine as it is)"
@@ -44,18 +47,19 @@ start_daemon() {
   dockerd >"$log" 2>&1 &
   daemon=$!
   for _ in $(seq 60); do
-    docker info >/dev/null 2>&1 && return 0
+    answers && return 0
     kill -0 "$daemon" 2>/dev/null || break
     sleep 0.5
   done
   tail -n 5 "$log" >&2
 }
 
-if ! docker info >/dev/null 2>&1 && debian_root; then
+if debian_root && [ -z "${SLUICE_NO_INSTALL:-}" ]; then
   install_missing || say "could not install what is missing"
-  if command -v dockerd >/dev/null && [ -z "${SLUICE_NO_INSTALL:-}" ]; then start_daemon; fi
+  # Where there is an init system, installing has started it.
+  if ! answers && command -v dockerd >/dev/null; then start_daemon; fi
 fi
-if docker info >/dev/null 2>&1; then
+if answers; then
   "$here/images/build.sh" || say "not every server image could be made"
 else
   say "NO DOCKER HERE: the tests on real servers in containers are LEFT OUT"
