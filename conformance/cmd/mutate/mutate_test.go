@@ -146,7 +146,7 @@ func TestReport(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			var out strings.Builder
-			err := report(&out, all, c.survived, write(c.explained), c.atLeast, time.Second)
+			err := report(&out, all, c.survived, write(c.explained), c.atLeast)
 			if !strings.Contains(out.String(), c.wantOut) {
 				t.Errorf("printed\n%swant %q", out.String(), c.wantOut)
 			}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 )
 
 // place names a mutant without its line number, so that an explanation holds as long as the line does.
@@ -51,7 +50,7 @@ func readExplained(path string) (explained, error) {
 }
 
 // report prints the figures and the survivors. The error says why the run counts as failed.
-func report(w io.Writer, all, survived []mutant, why explained, atLeast float64, took time.Duration) error {
+func report(w io.Writer, all, survived []mutant, why explained, atLeast float64) error {
 	alive := map[place]bool{} // explanations that were needed
 	type figures struct{ total, survived, explained int }
 	of := map[string]*figures{}
@@ -90,7 +89,6 @@ func report(w io.Writer, all, survived []mutant, why explained, atLeast float64,
 		sum.total, sum.survived, sum.explained = sum.total+f.total, sum.survived+f.survived, sum.explained+f.explained
 	}
 	line("all", sum)
-	fmt.Fprintf(w, "%d mutants in %s\n", sum.total, took.Round(time.Second))
 
 	var problems []error
 	for p := range why {
