@@ -1,4 +1,5 @@
 # make test      everything; it installs what is missing (SLUICE_NO_INSTALL=1 forbids that) and says what it left out
+# make bench     measures Sluice beside a floor and its peers, and writes docs/performance.md
 # make mutate    how many small changes to the Lua scripts the tests notice
 # make lint      golangci-lint and luacheck
 # make generate  writes the generated files anew
@@ -17,7 +18,7 @@ MAKEFLAGS += --no-print-directory
 GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := build/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 
-MODULES := . breaker conformance examples plan
+MODULES := . bench breaker conformance examples integration plan
 PACKAGES := $(MODULES:%=./%/...)
 # The tests that run goroutines of ours. The others drive the scripts one call at a time, and miniredis' Lua is ten
 # times slower with the race detector.
@@ -35,7 +36,7 @@ ifneq ($(shell command -v cc),)
 RACE := -race
 endif
 
-.PHONY: test checks lint lint-go lint-lua vet tidy generate generated unit fuzz example mutate setup left-out clean
+.PHONY: test checks lint lint-go lint-lua vet tidy generate generated unit integration bench fuzz example mutate setup left-out clean
 
 # The linter takes minutes to compile, once; the tests run meanwhile.
 test: setup
@@ -43,7 +44,7 @@ test: setup
 	@$(MAKE) left-out
 
 checks:
-	@for t in vet tidy generated unit fuzz example; do $(MAKE) $$t; done
+	@for t in vet tidy generated unit fuzz example integration; do $(MAKE) $$t; done
 
 setup:
 	@.ci/setup
@@ -64,6 +65,14 @@ tidy:
 unit:
 	go run ./conformance/cmd/testall $(STRICT) $(RACE) $(RACED)
 	go run ./conformance/cmd/testall $(STRICT) $$(cd conformance && go list ./... | grep -v /servers$$)
+
+# Servers of every version in containers, a cluster, sentinels, faults, the hammer.
+integration:
+	integration/docker.sh go run ./conformance/cmd/testall $(STRICT) ./integration/...
+
+# Some minutes per server, with nothing else running. It writes docs/performance.md.
+bench:
+	cd bench && go run . -out ../docs
 
 # One target at a time: go test -fuzz takes no more.
 fuzz:

@@ -39,8 +39,6 @@ mirrors() {
     sed -n 's/^URIs: *\([^ ]*\/debian\)\/\{0,1\} *$/\1/p' /etc/apt/sources.list.d/*.sources
     sed -n 's/^deb *\(\[[^]]*\] *\)\{0,1\}\([^ ]*\/debian\)\/\{0,1\} .*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/*.list
   } 2>/dev/null | head -n 1
-  echo http://deb.debian.org/debian
-  echo http://archive.debian.org/debian
 }
 
 # bootstrap <name:version> <file>: the root file system as a tar file.
@@ -54,9 +52,10 @@ bootstrap() {
   work=$(mktemp -d "$SLUICE_IMAGE_CACHE/work.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   trap 'exit 1' INT TERM
-  for mirror in $(mirrors); do
+  for mirror in $(mirrors) ""; do # last, debootstrap's own default
     rm -rf "$work/root"
-    debootstrap --variant=minbase --include="$name-server,$name-tools" "$suite" "$work/root" "$mirror" \
+    # shellcheck disable=SC2086 # no argument at all where there is no mirror
+    debootstrap --variant=minbase --include="$name-server,$name-tools" "$suite" "$work/root" $mirror \
       >>"$work/log" 2>&1 && break
   done
   version=$("chroot" "$work/root" "$name-server" --version) || { grep "^E:" "$work/log" >&2; return 1; }
