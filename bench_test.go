@@ -101,3 +101,14 @@ func BenchmarkKey(b *testing.B) {
 		Key("api", "tenant-17", "203.0.113.7")
 	}
 }
+
+func BenchmarkCachedDenial(b *testing.B) {
+	l := newLimiter(b, canned{res: fiveReply(0, 0, 60_000, 60_000, 1)}, Config{DenyCache: newDenyMap(), DenyFor: time.Hour})
+	p := SlidingLog(10, time.Minute).Named("login")
+	b.ReportAllocs()
+	for b.Loop() {
+		if res, err := l.Allow(b.Context(), "203.0.113.7", p); err != nil || res.Allowed {
+			b.Fatal(res, err)
+		}
+	}
+}

@@ -182,6 +182,7 @@ func TestConfigRefused(t *testing.T) {
 		{Config{OnFailure: FailLocal, Processes: 1, LocalKeys: -1}, "LocalKeys"},
 		{Config{Breaker: &countingBreaker{}, Timeout: time.Second}, ""},
 		{Config{Breaker: &countingBreaker{}}, "Timeout"},
+		{Config{DenyFor: -1}, "DenyFor"},
 		{Config{ShadowPercent: 100}, ""},
 		{Config{ShadowPercent: 101}, "ShadowPercent"},
 		{Config{ShadowPercent: -1}, "ShadowPercent"},

@@ -70,6 +70,18 @@ type Config struct {
 	// of its own, and decides nothing. The two must have different keys: give new a name. AllowAll and PeekAll take no notice.
 	Candidates map[Policy]Policy
 
+	// DenyCache, if not nil, remembers denials in this process, and answers for a limit that is known to be shut until its
+	// RetryAfter has nearly passed: a flood on one subject then costs Redis about a call per wait. Such a Result is Cached.
+	// It answers Allow, AllowN and Batch, but not for a policy with a candidate.
+	//
+	// It never denies what Redis would have allowed, as long as nothing but time makes the limit freer. What else does: a
+	// settle or a reset, of which it learns only from its own limiter; a key that was lost; a server's clock that jumps
+	// ahead; another window on the same name. All of these are noticed after DenyFor. See the module sluice/denycache.
+	DenyCache DenyCache
+
+	// DenyFor is the longest that the DenyCache answers for a limit without asking Redis, 10 s if 0.
+	DenyFor time.Duration
+
 	// Breaker, if not nil, keeps calls from a Redis that is dead, so that each does not cost its Timeout, which must be set. See
 	// the module sluice/breaker.
 	Breaker Breaker
@@ -93,6 +105,7 @@ type Limiter struct {
 	lines   lines
 	standIn standIn
 	rollout rollout
+	denials denials
 	observe func(context.Context, Event)
 }
 
@@ -121,11 +134,16 @@ func New(client rueidis.Client, cfg Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
+	denials, err := newDenials(cfg)
+	if err != nil {
+		return nil, err
+	}
 	return &Limiter{
 		keys:    keys,
 		loader:  loader{client: client, timeout: cfg.Timeout, breaker: cfg.Breaker},
 		standIn: standIn,
 		rollout: rollout,
+		denials: denials,
 		observe: cfg.Observe,
 	}, nil
 }
@@ -181,7 +199,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (R
 // charge stays. Nothing happens either to a Result that is Shadowed. What was charged for a candidate is settled in the same
 // call.
 func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result, error) {
-	q := question{op: opSettle, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
+	q := question{op: opSettle, subject: res.subject, tag: res.tag, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
 	var settled Result
 	var err error
 	switch {
@@ -230,12 +248,15 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 	var questions []question
 	var place []int // of the requests that the questions are for
 	for n, req := range reqs {
-		q, err := l.ask(opTake, 1, req)
-		if err != nil {
+		if err := check(1, &req); err != nil {
 			outcomes[n].Err = err
 			l.tellRefused(ctx, opTake, req, n, len(reqs), err)
 			continue
 		}
+		if l.known(ctx, &req, n, len(reqs), &outcomes[n].Result) {
+			continue
+		}
+		q := l.question(opTake, &req)
 		questions, place = append(questions, q), append(place, n)
 		if q, ok := l.beside(ctx, opTake, req, n, len(reqs)); ok {
 			questions, place = append(questions, q), append(place, n)
@@ -258,6 +279,7 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 	l.standIn.reset(redisKey)
 	t := l.depart(1)
 	err := l.loader.remove(ctx, redisKey)
+	l.denials.forget(key, "", p)
 	if err != nil {
 		err = failure(ctx, opReset, []string{redisKey}, err)
 	}
@@ -278,18 +300,26 @@ func (l *Limiter) Load(ctx context.Context) error {
 }
 
 // decide is the way of every verb for one limit from a request to its Result.
-func (l *Limiter) decide(ctx context.Context, op string, req Request) (Result, error) {
-	q, err := l.ask(op, 0, req)
-	if err != nil {
+func (l *Limiter) decide(ctx context.Context, op string, req Request) (res Result, err error) {
+	if err := check(0, &req); err != nil {
 		l.tellRefused(ctx, op, req, 0, 1, err)
-		return Result{}, err
+		return res, err
 	}
+	if op == opTake && l.known(ctx, &req, 0, 1, &res) {
+		return res, nil
+	}
+	return l.askFor(ctx, op, &req)
+}
+
+// askFor asks what a request asks for. It is apart from decide so that a cached denial does not pay for a question.
+func (l *Limiter) askFor(ctx context.Context, op string, req *Request) (Result, error) {
+	q := l.question(op, req)
 	return l.callBoth(ctx, &q, req)
 }
 
 // callBoth asks a question, and the policy's candidate if there is one.
-func (l *Limiter) callBoth(ctx context.Context, q *question, req Request) (Result, error) {
-	if candidate, ok := l.beside(ctx, q.op, req, 0, 1); ok {
+func (l *Limiter) callBoth(ctx context.Context, q *question, req *Request) (Result, error) {
+	if candidate, ok := l.beside(ctx, q.op, *req, 0, 1); ok {
 		return l.callTwo(ctx, *q, candidate)
 	}
 	return l.call(ctx, q)
@@ -322,6 +352,9 @@ func (l *Limiter) conclude(ctx context.Context, q *question, index int, t *trip,
 	fault := err
 	if err != nil && !q.beside && l.standIn.covers(q.op, err) {
 		res, err = l.standIn.decide(q), nil
+	}
+	if l.denials.cache != nil && !q.beside {
+		l.remember(q, t, &res, err)
 	}
 	if err == nil && !res.Allowed && !q.beside && l.shadows(q.subject) {
 		q.shadow(&res)
@@ -361,6 +394,9 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 		var res Result
 		if err == nil {
 			res = results.Each[n]
+			if l.denials.cache != nil && res.key != "" {
+				results.Each[n].subject, results.Each[n].tag = questions[n].subject, questions[n].tag
+			}
 		}
 		l.tell(ctx, &questions[n], n, &t, answer.reloaded, &res, fault)
 	}
@@ -371,6 +407,7 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 type question struct {
 	op      string
 	subject string
+	tag     string
 	key     string // the Redis key
 	policy  Policy
 	cost    int64 // settle: what the cost should have been
@@ -379,16 +416,22 @@ type question struct {
 	beside  bool  // of a candidate: it decides nothing
 }
 
-// ask checks a request, whose cost is at least that much. No argument that fails here has reached Redis.
-func (l *Limiter) ask(op string, least int64, req Request) (question, error) {
+// check checks a request, whose cost is at least that much. No argument that fails here reaches Redis.
+func check(least int64, req *Request) error {
 	if err := validate(req.Key, req.Policy); err != nil {
-		return question{}, err
+		return err
 	}
 	if req.Cost < least || req.Cost > req.Policy.limit {
 		want := strconv.FormatInt(least, 10) + " to " + strconv.FormatInt(req.Policy.limit, 10) + ", the limit"
-		return question{}, &InputError{Field: "cost", Value: strconv.FormatInt(req.Cost, 10), Want: want, fault: ErrInvalidCost}
+		return &InputError{Field: "cost", Value: strconv.FormatInt(req.Cost, 10), Want: want, fault: ErrInvalidCost}
 	}
-	return question{op: op, subject: req.Key, key: l.keys.key(req.Key, req.Tag, req.Policy), policy: req.Policy, cost: req.Cost}, nil
+	return nil
+}
+
+// question is what a request that was checked asks.
+func (l *Limiter) question(op string, req *Request) question {
+	key := l.keys.key(req.Key, req.Tag, req.Policy)
+	return question{op: op, subject: req.Key, tag: req.Tag, key: key, policy: req.Policy, cost: req.Cost}
 }
 
 // askAll checks requests that are asked together.
@@ -399,10 +442,10 @@ func (l *Limiter) askAll(op string, least int64, reqs []Request) ([]question, er
 	}
 	questions := make([]question, len(reqs))
 	for n, req := range reqs {
-		q, err := l.ask(op, least, req)
-		if err != nil {
+		if err := check(least, &req); err != nil {
 			return nil, nameRequest(n, err)
 		}
+		q := l.question(op, &req)
 		if req.slot() != reqs[0].slot() {
 			const want = "all of one Key or one Tag"
 			return nil, &InputError{Field: nth(n), Value: "in another slot than reqs[0]", Want: want, fault: ErrCrossSlot}

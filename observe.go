@@ -33,7 +33,9 @@ type Event struct {
 	// has the same Index.
 	Candidate bool
 
-	// Sent: the call went to Redis. It did not if an argument was refused or the breaker was open.
+	// Cached: the DenyCache knew that the limit is shut.
+	Cached bool
+	// Sent: the call went to Redis. It did not if an argument was refused, the breaker was open or the DenyCache answered.
 	Sent bool
 	// Elapsed is the time that the call to Redis took, as its caller saw it; 0 if nothing was sent.
 	Elapsed time.Duration
@@ -60,10 +62,10 @@ type trip struct {
 	elapsed time.Duration
 }
 
-// depart starts a trip. Without an observer nobody looks at the clock.
+// depart starts a trip. Without an observer or a cache nobody looks at the clock.
 func (l *Limiter) depart(of int) trip {
 	t := trip{of: of}
-	if l.observe != nil {
+	if l.observe != nil || l.denials.cache != nil {
 		t.began = time.Now()
 	}
 	return t
@@ -92,6 +94,7 @@ func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, rel
 		Degraded:  res.Degraded,
 		Shadowed:  res.Shadowed,
 		Candidate: q.beside,
+		Cached:    res.Cached,
 		Reloaded:  reloaded,
 		Err:       err,
 		Class:     errorClass(err),

@@ -40,11 +40,11 @@ func (k kind) String() string { return kindNames[k] }
 // The constructors take any numbers. What is out of range is refused, before anything is sent, by the call that uses the
 // policy, with an [InputError] that matches [ErrInvalidPolicy].
 type Policy struct {
-	kind   kind
+	name   string
 	limit  int64 // bucket: its capacity
 	refill int64 // bucket only
 	window time.Duration
-	name   string
+	kind   kind
 	named  bool // tells Named("") from no name
 }
 

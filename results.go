@@ -138,6 +138,9 @@ type Result struct {
 	// Shadowed: the limit denied, but is only tried out for this subject (Config.ShadowPercent), so the call is Allowed and
 	// nothing was charged. The other fields are those of the denial: RetryAfter is the wait that it would have told.
 	Shadowed bool
+	// Cached: the denial is Config.DenyCache's, without asking Redis. Remaining is as it was last told, and RetryAfter, the wait of
+	// the least cost that is known to be denied, may be too short for a greater one.
+	Cached bool
 	// Limit is the policy's limit or capacity, in units: 10.
 	Limit int64
 	// Remaining is what is free after this call, in units, 0 to Limit: 1 after the cost of 2; still 3 after the cost of 5.
@@ -161,6 +164,8 @@ type Result struct {
 	policy  Policy
 	charged int64
 	receipt int64
+	// And what the DenyCache needs to forget, if there is one.
+	subject, tag string
 }
 
 // charge is where the units of a result were charged, and so where they are settled.

@@ -72,20 +72,29 @@ func (l *Limiter) shadow(results *Results, questions []question) {
 	results.Allowed, results.Shadowed = true, true
 }
 
+// tried says whether the policy has a candidate.
+func (r *rollout) tried(p Policy) bool {
+	if len(r.candidates) == 0 {
+		return false
+	}
+	_, ok := r.candidates[p]
+	return ok
+}
+
 // beside is the question whether a candidate would allow the same, if the policy has one.
 func (l *Limiter) beside(ctx context.Context, op string, req Request, index, of int) (question, bool) {
-	candidate, ok := l.rollout.candidates[req.Policy]
-	if !ok {
+	if !l.rollout.tried(req.Policy) {
 		return question{}, false
 	}
+	candidate := l.rollout.candidates[req.Policy]
 	req.Policy = candidate
-	q, err := l.ask(op, 0, req)
-	q.beside = true
-	if err != nil { // a cost above its limit
-		q.op, q.policy, q.cost = op, candidate, req.Cost
-		l.tell(ctx, &q, index, &trip{of: of}, false, &Result{}, err)
+	if err := check(0, &req); err != nil { // a cost above its limit
+		l.tell(ctx, &question{op: op, policy: candidate, cost: req.Cost, beside: true}, index, &trip{of: of}, false, &Result{}, err)
+		return question{}, false
 	}
-	return q, err == nil
+	q := l.question(op, &req)
+	q.beside = true
+	return q, true
 }
 
 // pipeline asks independent questions in one round trip. They are part of a call for so many decisions; number n is for

@@ -22,13 +22,13 @@ import (
 // behind it fail too, and their error says that nothing was sent for them.
 func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (res Result, err error) {
 	req := Request{Key: key, Policy: p, Cost: cost}
-	q, err := l.ask(opTake, 0, req)
-	if err != nil {
+	if err := check(0, &req); err != nil {
 		l.tellRefused(ctx, opTake, req, 0, 1, err)
 		return Result{}, err
 	}
+	q := l.question(opTake, &req)
 	if cost == 0 { // always allowed, so it need not stand behind others
-		return l.callBoth(ctx, &q, req)
+		return l.callBoth(ctx, &q, &req)
 	}
 	w := &waiter{at: limit{q.key, p}, cost: cost, turn: make(chan Outcome, 1)}
 	w.deadline, w.hasDeadline = ctx.Deadline()
@@ -38,7 +38,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 		if res, err = l.lines.await(ctx, w); err != nil {
 			return res, err
 		}
-		res, err = l.callBoth(ctx, &q, req)
+		res, err = l.callBoth(ctx, &q, &req)
 		if err != nil || res.Allowed {
 			return res, err
 		}
