@@ -18,11 +18,7 @@ MAKEFLAGS += --no-print-directory
 GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := build/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 
-<<<<<<< Updated upstream
-MODULES := . bench breaker conformance examples integration plan
-=======
-MODULES := . breaker denycache conformance examples plan
->>>>>>> Stashed changes
+MODULES := . bench breaker conformance denycache examples integration plan
 PACKAGES := $(MODULES:%=./%/...)
 # The tests that run goroutines of ours. The others drive the scripts one call at a time, and miniredis' Lua is ten
 # times slower with the race detector.
