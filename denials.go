@@ -106,10 +106,15 @@ func (d *denials) put(q *question, asked time.Time, res *Result) {
 	d.cache.Set(k, known)
 }
 
-// forget forgets the denials of a limit, which may have become freer.
-func (d *denials) forget(key, tag string, p Policy) {
-	if d.cache != nil {
-		d.cache.Delete(DenyKey{key, tag, p})
+// forget forgets the denials of a limit that was reset.
+func (l *Limiter) forget(key string, p Policy) {
+	if l.denials.cache == nil {
+		return
+	}
+	l.denials.cache.Delete(DenyKey{Key: key, Policy: p})
+	for p.shard < p.shards {
+		p.shard++
+		l.denials.cache.Delete(DenyKey{Key: key, Policy: p})
 	}
 }
 
@@ -139,7 +144,7 @@ func (l *Limiter) known(ctx context.Context, req *Request, index, of int, res *R
 func (l *Limiter) remember(q *question, t *trip, res *Result, err error) {
 	switch {
 	case q.op == opSettle: // whatever the answer: units may have been given back
-		l.denials.forget(q.subject, q.tag, q.policy)
+		l.denials.cache.Delete(DenyKey{q.subject, q.tag, q.policy})
 	case q.op != opTake || err != nil || res.Degraded:
 	case res.Allowed:
 		res.subject, res.tag = q.subject, q.tag

@@ -13,6 +13,7 @@ import (
 //
 //	prefix:{digest}:policy             sluice:{3f9c0b5e…}:log/60000    sluice:{3f9c0b5e…}:login
 //	prefix:{digest of the tag}:digest:policy                           for a request with a tag of its own
+//	prefix:{digest*3}:policy*8         sluice:{3f9c0b5e…*3}:login*8    the third shard of 8, in a slot of its own
 //
 // where the digest is that of the subject: the first 128 bits of its SHA-256, or of its HMAC-SHA-256 under
 // Config.Secret, in lower-case hex. Hex because every language and every shell makes it without a thought about
@@ -20,7 +21,8 @@ import (
 // between the braces, so all limits of one subject (or one tag) share a slot.
 //
 // No two limits share a key: a prefix has no brace and so ends at the first one; what follows the closing brace has no colon
-// but those shown, since neither a digest nor a policy has any. Config.PlainKeys writes the subject itself, escaped, in the
+// but those shown, since neither a digest nor a policy has any, and what a shard adds begins with an asterisk, of which the policy
+// has none either. Config.PlainKeys writes the subject itself, escaped, in the
 // place of a digest; it may have colons, but then the policy is what follows the last one.
 
 const (
@@ -109,14 +111,18 @@ func (k *keyspace) key(subject, tag string, p Policy) string {
 	var room [160]byte // enough for hashed keys with usual prefixes and names: no allocation but the string
 	b := append(room[:0], k.prefix...)
 	b = append(b, ":{"...)
-	if tag == "" || tag == subject {
-		b = k.appendSubject(b, subject)
-		b = append(b, "}:"...)
-	} else {
+	tagged := tag != "" && tag != subject
+	if tagged {
 		b = k.appendSubject(b, tag)
-		b = append(b, "}:"...)
+	} else {
 		b = k.appendSubject(b, subject)
-		b = append(b, ':')
+	}
+	if p.shards > 0 {
+		b = strconv.AppendInt(append(b, '*'), int64(p.shard), 10)
+	}
+	b = append(b, "}:"...)
+	if tagged {
+		b = append(k.appendSubject(b, subject), ':')
 	}
 	return string(p.appendKey(b))
 }

@@ -253,6 +253,7 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 			l.tellRefused(ctx, opTake, req, n, len(reqs), err)
 			continue
 		}
+		req.Policy = req.Policy.choose()
 		if l.known(ctx, &req, n, len(reqs), &outcomes[n].Result) {
 			continue
 		}
@@ -275,13 +276,13 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 		l.tellRefused(ctx, opReset, Request{Policy: p}, 0, 1, err)
 		return err
 	}
-	redisKey := l.keys.key(key, "", p)
-	l.standIn.reset(redisKey)
+	l.standIn.reset(l.keys.key(key, "", p))
+	keys := l.shardKeys(key, "", p)
 	t := l.depart(1)
-	err := l.loader.remove(ctx, redisKey)
-	l.denials.forget(key, "", p)
+	err := l.loader.remove(ctx, keys)
+	l.forget(key, p)
 	if err != nil {
-		err = failure(ctx, opReset, []string{redisKey}, err)
+		err = failure(ctx, opReset, keys, err)
 	}
 	l.arrive(&t)
 	l.tell(ctx, &question{op: opReset, policy: p}, 0, &t, false, &Result{Allowed: err == nil}, err)
@@ -305,14 +306,20 @@ func (l *Limiter) decide(ctx context.Context, op string, req Request) (res Resul
 		l.tellRefused(ctx, op, req, 0, 1, err)
 		return res, err
 	}
-	if op == opTake && l.known(ctx, &req, 0, 1, &res) {
-		return res, nil
+	if op == opTake {
+		req.Policy = req.Policy.choose()
+		if l.known(ctx, &req, 0, 1, &res) {
+			return res, nil
+		}
 	}
 	return l.askFor(ctx, op, &req)
 }
 
 // askFor asks what a request asks for. It is apart from decide so that a cached denial does not pay for a question.
 func (l *Limiter) askFor(ctx context.Context, op string, req *Request) (Result, error) {
+	if op == opPeek && req.Policy.shards > 0 {
+		return l.peekShards(ctx, req)
+	}
 	q := l.question(op, req)
 	return l.callBoth(ctx, &q, req)
 }
@@ -349,17 +356,30 @@ func (l *Limiter) conclude(ctx context.Context, q *question, index int, t *trip,
 	if err != nil {
 		err = failure(ctx, q.op, keys, err)
 	}
+	return l.finish(ctx, q, index, t, answer.reloaded, res, err)
+}
+
+// finish applies what is configured beyond the decision, and tells the observer.
+func (l *Limiter) finish(ctx context.Context, q *question, index int, t *trip, reloaded bool, res Result, err error) (Result, error) {
 	fault := err
-	if err != nil && !q.beside && l.standIn.covers(q.op, err) {
-		res, err = l.standIn.decide(q), nil
+	if !q.beside {
+		if err != nil && l.standIn.covers(q.op, err) {
+			if q.policy.shard > 0 { // in this process the limit is one
+				whole := *q
+				whole.policy = q.policy.whole()
+				whole.key = l.keys.key(q.subject, q.tag, whole.policy)
+				q = &whole
+			}
+			res, err = l.standIn.decide(q), nil
+		}
+		if l.denials.cache != nil {
+			l.remember(q, t, &res, err)
+		}
+		if err == nil && !res.Allowed && l.shadows(q.subject) {
+			q.shadow(&res)
+		}
 	}
-	if l.denials.cache != nil && !q.beside {
-		l.remember(q, t, &res, err)
-	}
-	if err == nil && !res.Allowed && !q.beside && l.shadows(q.subject) {
-		q.shadow(&res)
-	}
-	l.tell(ctx, q, index, t, answer.reloaded, &res, fault)
+	l.tell(ctx, q, index, t, reloaded, &res, fault)
 	return res, err
 }
 
@@ -421,8 +441,11 @@ func check(least int64, req *Request) error {
 	if err := validate(req.Key, req.Policy); err != nil {
 		return err
 	}
-	if req.Cost < least || req.Cost > req.Policy.limit {
-		want := strconv.FormatInt(least, 10) + " to " + strconv.FormatInt(req.Policy.limit, 10) + ", the limit"
+	if most := req.Policy.most(); req.Cost < least || req.Cost > most {
+		want := strconv.FormatInt(least, 10) + " to " + strconv.FormatInt(most, 10) + ", the limit"
+		if req.Policy.shards > 0 {
+			want += " of a shard"
+		}
 		return &InputError{Field: "cost", Value: strconv.FormatInt(req.Cost, 10), Want: want, fault: ErrInvalidCost}
 	}
 	return nil
@@ -444,6 +467,10 @@ func (l *Limiter) askAll(op string, least int64, reqs []Request) ([]question, er
 	for n, req := range reqs {
 		if err := check(least, &req); err != nil {
 			return nil, nameRequest(n, err)
+		}
+		if req.Policy.shards > 0 {
+			const want = "one that is not sharded"
+			return nil, &InputError{Field: "policy of " + nth(n), Value: req.Policy.String(), Want: want, fault: ErrCrossSlot}
 		}
 		q := l.question(op, &req)
 		if req.slot() != reqs[0].slot() {

@@ -162,18 +162,25 @@ func sendAll(ctx context.Context, client rueidis.Client, commands rueidis.Comman
 	return all
 }
 
-// remove deletes a key.
-func (l *loader) remove(ctx context.Context, key string) error {
-	answer, err := within(ctx, l, l.client, key, unlink)
-	if err == nil {
-		err = answer.res.Error()
+// remove deletes keys.
+func (l *loader) remove(ctx context.Context, keys []string) error {
+	answers, err := within(ctx, l, l.client, keys, unlink)
+	for _, answer := range answers {
+		if err == nil {
+			err = answer.res.Error()
+		}
 	}
 	return err
 }
 
-// unlink sends UNLINK, since a log may be large and its memory can be freed beside the server's main thread.
-func unlink(ctx context.Context, client rueidis.Client, key string) said {
-	return said{res: client.Do(ctx, client.B().Unlink().Key(key).Build())}
+// unlink sends UNLINK, since a log may be large and its memory can be freed beside the server's main thread. Each key gets
+// its own, as they may be in different slots.
+func unlink(ctx context.Context, client rueidis.Client, keys []string) saidAll {
+	commands := make(rueidis.Commands, len(keys))
+	for n, key := range keys {
+		commands[n] = client.B().Unlink().Key(key).Build()
+	}
+	return sendAll(ctx, client, commands)
 }
 
 // load sends every script to every node that the client knows, all nodes at once, and joins what went wrong.

@@ -84,7 +84,7 @@ func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, rel
 	}
 	e := Event{
 		Op:        q.op,
-		Policy:    q.policy,
+		Policy:    q.policy.whole(),
 		Cost:      q.cost,
 		Index:     index,
 		Of:        t.of,

@@ -15,7 +15,7 @@ const (
 	unitsRange  = "1 to 1000000000"
 	windowRange = "whole milliseconds from 1ms to 366d"
 	nameRange   = "1 to 64 of the characters A-Z a-z 0-9 . _ -"
-	policyForms = "[name=]log:LIMIT/WINDOW, [name=]counter:LIMIT/WINDOW or [name=]bucket:CAPACITY+REFILL/PERIOD"
+	policyForms = "[name=]log:LIMIT/WINDOW, [name=]counter:LIMIT/WINDOW or [name=]bucket:CAPACITY+REFILL/PERIOD, each with an optional *SHARDS"
 )
 
 // kind is an algorithm; the zero kind is none.
@@ -44,6 +44,8 @@ type Policy struct {
 	limit  int64 // bucket: its capacity
 	refill int64 // bucket only
 	window time.Duration
+	shards int32 // 0: not sharded, else 2 or more
+	shard  int32 // 0: the whole, else which of the shards, from 1
 	kind   kind
 	named  bool // tells Named("") from no name
 }
@@ -106,6 +108,7 @@ func (p Policy) Window() time.Duration { return p.window }
 //	counter:100/1m     SlidingCounter(100, time.Minute)
 //	bucket:50+10/1s    TokenBucket(50, 10, time.Second)
 //	login=log:5/1m     SlidingLog(5, time.Minute).Named("login")
+//	log:1000/1m*8      SlidingLog(1000, time.Minute).Sharded(8)
 //
 // Windows are written as for [time.ParseDuration], and may start with days of 24 hours: 500ms, 1m30s, 1h, 7d, 1d12h.
 // The error is an [InputError] that matches [ErrInvalidPolicy].
@@ -125,6 +128,7 @@ func ParsePolicy(s string) (Policy, error) {
 	if !ok {
 		return Policy{}, malformed
 	}
+	window, shards, sharded := strings.Cut(window, "*")
 
 	limit, refill := "limit", ""
 	switch algorithm {
@@ -153,6 +157,13 @@ func ParsePolicy(s string) (Policy, error) {
 	}
 	if p.window, ok = parseWindow(window); !ok {
 		return Policy{}, &InputError{Field: p.windowField(), Value: strconv.Quote(clip(window)), Want: windowRange, fault: ErrInvalidPolicy}
+	}
+	if sharded {
+		n, err := strconv.ParseUint(shards, 10, 31)
+		if err != nil || n < 2 { // there is one form for each policy
+			return Policy{}, &InputError{Field: "shards", Value: strconv.Quote(clip(shards)), Want: "2 to 256", fault: ErrInvalidPolicy}
+		}
+		p = p.Sharded(int(n))
 	}
 	if err := p.validate(); err != nil {
 		return Policy{}, err
@@ -205,7 +216,11 @@ func (p Policy) String() string {
 	if p.kind == tokenBucket {
 		b = strconv.AppendInt(append(b, '+'), p.refill, 10)
 	}
-	return string(append(append(b, '/'), formatWindow(p.window)...))
+	b = append(append(b, '/'), formatWindow(p.window)...)
+	if p.shards > 0 {
+		b = strconv.AppendInt(append(b, '*'), int64(p.shards), 10)
+	}
+	return string(b)
 }
 
 // formatWindow writes days, and leaves out the zero parts that time.Duration writes: 1d12h and not 36h0m0s.
@@ -277,6 +292,9 @@ func (p Policy) validate() error {
 				strconv.FormatInt(p.refill, 10)+"/"+formatWindow(p.window)+" within 366d")
 		}
 	}
+	if p.shards > 0 && p.shard == 0 {
+		return p.validateShards()
+	}
 	return nil
 }
 
@@ -304,18 +322,24 @@ func validName(s string) bool {
 // never meet.
 func (p Policy) appendKey(b []byte) []byte {
 	if p.named {
-		return append(b, p.name...)
+		b = append(b, p.name...)
+	} else {
+		b = append(append(b, p.kind.String()...), '/')
+		b = strconv.AppendInt(b, p.window.Milliseconds(), 10)
 	}
-	b = append(append(b, p.kind.String()...), '/')
-	return strconv.AppendInt(b, p.window.Milliseconds(), 10)
+	if p.shards > 0 {
+		b = strconv.AppendInt(append(b, '*'), int64(p.shards), 10)
+	}
+	return b
 }
 
 // appendArgs appends what the policy's script takes, a blank before each: limit, window; for the bucket capacity, refill,
 // period.
 func (p Policy) appendArgs(b []byte) []byte {
-	b = strconv.AppendInt(append(b, ' '), p.limit, 10)
+	limit, window := p.numbers()
+	b = strconv.AppendInt(append(b, ' '), limit, 10)
 	if p.kind == tokenBucket {
 		b = strconv.AppendInt(append(b, ' '), p.refill, 10)
 	}
-	return strconv.AppendInt(append(b, ' '), p.window.Milliseconds(), 10)
+	return strconv.AppendInt(append(b, ' '), window.Milliseconds(), 10)
 }

@@ -138,6 +138,8 @@ func TestPolicyText(t *testing.T) {
 		{"log:1/365d23h59m59.999s", SlidingLog(1, days366-time.Millisecond), ""},
 		{"log:1/1.5s", SlidingLog(1, 1500*time.Millisecond), ""},
 		{"log:1000000000/1ms", SlidingLog(1_000_000_000, time.Millisecond), ""},
+		{"log:1000/1m*8", SlidingLog(1000, time.Minute).Sharded(8), ""},
+		{"hot=bucket:256+1/1d*256", TokenBucket(256, 1, 24*time.Hour).Sharded(256).Named("hot"), ""},
 		{"log:5/60s", SlidingLog(5, time.Minute), "log:5/1m"},
 		{"log:5/1m0s", SlidingLog(5, time.Minute), "log:5/1m"},
 		{"log:5/24h", SlidingLog(5, 24*time.Hour), "log:5/1d"},
@@ -208,6 +210,15 @@ func TestPolicyTextRefused(t *testing.T) {
 		{"log:5/213504d1h", "window"}, // 2^63 ns
 		{"log:5/9999999h", "window"},
 		{"log:5/1m/1m", "window"},
+		{"log:5/1m*", "shards"},
+		{"log:5/1m*1", "shards"},
+		{"log:5/1m*-2", "shards"},
+		{"log:5/1m*6", "shards"},
+		{"log:5/1m*2*2", "shards"},
+		{"log:1000/1m*257", "shards"},
+		{"log:1000/1m*99999999999", "shards"},
+		{"bucket:2+400/200d*2", "shards"}, // 400 days each
+		{"bucket:3+1/122d*2", "shards"},   // one of the two would take 2 * 244 days to fill
 		{"=log:5/1m", "name"},
 		{"a b=log:5/1m", "name"},
 		{"a=b=log:5/1m", "policy"},

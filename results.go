@@ -306,7 +306,8 @@ func decode(elements []rueidis.RedisMessage, limit int64) (reply, error) {
 
 // result reads what the script said about the question's limit.
 func (q *question) result(elements []rueidis.RedisMessage) (Result, error) {
-	r, err := decode(elements, q.policy.limit)
+	limit, _ := q.policy.numbers()
+	r, err := decode(elements, limit)
 	if err == nil && q.op == opSettle && !r.allowed {
 		err = outOfReply("allowed", 0)
 	}

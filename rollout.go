@@ -28,6 +28,9 @@ func newRollout(cfg Config) (rollout, error) {
 				return invalid("Candidates", strconv.Quote(p.String()), "valid policies: "+err.Error())
 			}
 		}
+		if p.shards > 0 || candidate.shards > 0 {
+			return invalid("Candidates", strconv.Quote(p.String()+" and "+candidate.String()), "policies that are not sharded")
+		}
 		if bytes.Equal(p.appendKey(nil), candidate.appendKey(nil)) {
 			return invalid("Candidates", strconv.Quote(candidate.String()), "a name (Policy.Named) that sets its key apart from that of "+p.String())
 		}

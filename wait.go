@@ -26,11 +26,12 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 		l.tellRefused(ctx, opTake, req, 0, 1, err)
 		return Result{}, err
 	}
+	req.Policy = p.choose()
 	q := l.question(opTake, &req)
 	if cost == 0 { // always allowed, so it need not stand behind others
 		return l.callBoth(ctx, &q, &req)
 	}
-	w := &waiter{at: limit{q.key, p}, cost: cost, turn: make(chan Outcome, 1)}
+	w := &waiter{at: limit{q.key, q.policy}, cost: cost, turn: make(chan Outcome, 1)}
 	w.deadline, w.hasDeadline = ctx.Deadline()
 	defer func() { l.lines.leave(w, res, err) }()
 	l.lines.join(w)
@@ -257,14 +258,15 @@ func units(queue []*waiter) int64 {
 
 // spread is a time within which the policy does not admit so many units more, after a call that had to wait has been admitted.
 func (p Policy) spread(units int64) time.Duration {
+	limit, window := p.numbers()
 	var spread float64 // an estimate does not need the last digit
 	switch p.kind {
 	case tokenBucket: // The one that waited left the bucket empty, but for the millisecond to which waits are rounded.
-		spread = float64(units)/float64(p.refill)*float64(p.window) - float64(time.Millisecond)
+		spread = float64(units)/float64(p.refill)*float64(window) - float64(time.Millisecond)
 	case slidingLog: // A unit and the limit after it are never within one window.
-		spread = float64(units/p.limit) * float64(p.window)
+		spread = float64(units/limit) * float64(window)
 	case slidingCounter: // Nor in one aligned window; but the first may come at its end, and the last at the start of the next.
-		spread = float64(units/p.limit-1) * float64(p.window)
+		spread = float64(units/limit-1) * float64(window)
 	}
 	return time.Duration(min(max(spread, 0), math.MaxInt64/4))
 }
