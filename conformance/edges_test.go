@@ -1,0 +1,88 @@
+package conformance_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicego/sluice/conformance/model"
+)
+
+// TestEdges goes where random calls hardly ever get: a fraction of just one part, a time to full of just 366 days,
+// and other single values at which two ways to write a line of a script part. Each was found as a change to a script
+// that no other test noticed.
+func TestEdges(t *testing.T) {
+	bucket := func(capacity, refill, periodMS int64) model.Policy {
+		return model.Policy{Kind: model.Bucket, Limit: capacity, Refill: refill, WindowMS: periodMS}
+	}
+	type call struct {
+		us   int64 // since the epoch
+		op   string
+		cost int64
+		p    model.Policy
+	}
+	slow := bucket(4, 3, 23_716_650_001) // fills in 31 622 200 001 333 1/3 us, near 366 days
+	cases := []struct {
+		name  string
+		calls []call
+	}{
+		{"the refill of a microsecond borrows from a whole token", []call{
+			{0, "take", 1, bucket(5, 1, 1)},
+			{1, "take", 1, bucket(5, 1, 1)}, // lacks 1.999
+			{1, "peek", 3, bucket(5, 1, 1)},
+		}},
+		{"a thousandth of a token is lacking", []call{
+			{0, "take", 1, bucket(5, 1, 1)},
+			{999, "take", 1, bucket(5, 1, 1)}, // lacks 1.001
+			{999, "take", 4, bucket(5, 1, 1)},
+			{999, "peek", 4, bucket(5, 1, 2)}, // rounded up under another period
+			{998, "peek", 4, bucket(5, 1, 2)}, // 2 tokens and 1 us from now
+		}},
+		{"one token too many is given back", []call{
+			{0, "take", 3, bucket(5, 1, 1000)},
+			{0, "settle", -4, bucket(5, 1, 1000)},
+			{0, "peek", 5, bucket(5, 1, 1000)},
+		}},
+		{"a debt at its bound keeps its fraction", []call{
+			{0, "settle", 13, bucket(10, 1, 1000)},
+			{500_000, "settle", 1, bucket(6, 1, 1000)}, // lacks 12.5, the bound is 12
+			{500_000, "peek", 1, bucket(6, 1, 1000)},
+		}},
+		{"a third of a microsecond more to full moves the expiry", []call{
+			{0, "take", 1, bucket(4, 3, 1)}, // full after 1333 1/3 us
+			{2667, "take", 1, bucket(4, 3, 1)},
+			{2667, "peek", 1, bucket(4, 3, 1)},
+		}},
+		{"back by a long time to full", []call{
+			{0, "take", 4, slow},
+			{-slow.TimeToFullUS(), "take", 1, slow},
+			{-slow.TimeToFullUS() - 1, "take", 1, slow},
+		}},
+	}
+	for s := range subjectsOf(t, model.Bucket) {
+		t.Run(s.name, func(t *testing.T) {
+			key := s.key
+			for _, c := range cases {
+				s.key = key + c.name
+				state := model.New()
+				for i, call := range c.calls {
+					s.at(epoch + call.us)
+					want := state.Call(s.now, call.op, call.cost, call.p, 0).Numbers()
+					if got := s.call(t, call.op, call.cost, call.p, 0); !slices.Equal(got, want) {
+						t.Fatalf("%s: call %d: got %v, want %v", c.name, i, got, want)
+					}
+					s.checkUntil(t, state.Until())
+				}
+			}
+			s.key = key
+			for _, args := range [][]string{
+				{"take", "1", "1000223", "1000000", "31615349777"}, // full after 366 days and a part of a microsecond
+				{"take", "1", "1", "999999999", "31622400001"},     // of eleven digits, full at once
+			} {
+				if got, err := s.eval(t, []string{s.key}, args...); err == nil || !strings.HasPrefix(err.Error(), "SLUICEARG period_ms ") {
+					t.Errorf("%q: got %v, %v, want period_ms refused", args, got, err)
+				}
+			}
+		})
+	}
+}
