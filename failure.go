@@ -132,7 +132,13 @@ func unavailable(text string) bool {
 		"REDIRECT", "NOAUTH", "WRONGPASS", "NOPERM", "DENIED":
 		return true
 	}
-	return strings.HasPrefix(text, "max number of clients")
+	return strings.HasPrefix(text, "max number of clients") || deniedInScript(text)
+}
+
+// deniedInScript says whether a command within a script was denied for want of a right: the script ends there, and what it
+// wrote before stays. Servers say so without a code: Redis and Valkey up to 7.0 the one, later the other.
+func deniedInScript(text string) bool {
+	return strings.Contains(text, "user executing the script can't") || strings.Contains(text, "ACL failure in script")
 }
 
 // standIn decides where Redis failed.

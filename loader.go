@@ -337,8 +337,11 @@ func failure(ctx context.Context, op string, keys []string, err error) error {
 	case errors.Is(err, ErrReply):
 		e.Unknown = changes(op)
 	case errors.As(err, &said):
-		// The server refused: the scripts check before they write, so nothing was charged.
+		// The server refused: the scripts check before they write, so nothing was charged, but for a right that is missing
+		// half-way.
 		switch text := said.Error(); {
+		case deniedInScript(text):
+			e.Unknown = changes(op)
 		case said.IsNil():
 			e.Err, e.Unknown = &replyError{what: "nil"}, changes(op)
 		case strings.HasPrefix(text, "SLUICESTATE"):

@@ -246,3 +246,22 @@ func skip(b []byte, depth int) (rest []byte, ok bool) {
 		return b[n:], true
 	}
 }
+
+// A right that a script lacks ends it where it is, and what it wrote before stays: nobody can tell what was charged.
+func TestDeniedInAScriptIsUnknown(t *testing.T) {
+	for _, said := range []string{
+		"ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:9.",
+		"ERR ACL failure in script: User sluice has no permissions to run the 'pexpireat' command script: 1",
+	} {
+		l := newLimiter(t, replying(errorReply(said)), Config{})
+		_, err := l.Allow(t.Context(), "a", SlidingLog(10, time.Minute))
+		var call *CallError
+		if !errors.As(err, &call) || !call.Unknown {
+			t.Errorf("Allow: %v, want a CallError whose outcome is unknown", err)
+		}
+		_, err = l.Peek(t.Context(), "a", SlidingLog(10, time.Minute), 1)
+		if !errors.As(err, &call) || call.Unknown {
+			t.Errorf("Peek: %v, want a CallError with nothing unknown, since it changes nothing", err)
+		}
+	}
+}
