@@ -41,7 +41,12 @@ type subject struct {
 	texts  map[model.Kind]string // of the scripts
 	key    string
 	now    int64 // us
+	by     means // nil: EVAL
+	brief  bool  // a vector's replies alone are of interest: a repeated step is made by EVAL but for its last call
 }
+
+// means is another way to call a script: by a loader in another language, as a function.
+type means func(t tb, k model.Kind, keys, args []string) ([]int64, error)
 
 // subjects are every algorithm on every server, each with the clock at the epoch and a key of the test's own.
 func subjects(t *testing.T) iter.Seq[*subject] {
@@ -58,14 +63,7 @@ func subjectsAndMulti(t *testing.T) iter.Seq[*subject] {
 func subjectsOf(t *testing.T, kinds ...model.Kind) iter.Seq[*subject] {
 	t.Helper()
 	all := servers.All(t)
-	texts := map[model.Kind]string{}
-	for _, k := range kinds {
-		text, err := os.ReadFile(filepath.Join(servers.Scripts(), k.Script()+".lua"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[k] = string(text)
-	}
+	texts := scripts(t, kinds...)
 	return func(yield func(*subject) bool) {
 		for _, server := range all {
 			for _, k := range kinds {
@@ -83,6 +81,20 @@ func subjectsOf(t *testing.T, kinds ...model.Kind) iter.Seq[*subject] {
 			}
 		}
 	}
+}
+
+// scripts are the texts of the scripts.
+func scripts(t *testing.T, kinds ...model.Kind) map[model.Kind]string {
+	t.Helper()
+	texts := map[model.Kind]string{}
+	for _, k := range kinds {
+		text, err := os.ReadFile(filepath.Join(servers.Scripts(), k.Script()+".lua"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[k] = string(text)
+	}
+	return texts
 }
 
 // on is another key, and the script of another algorithm.
@@ -107,6 +119,9 @@ func (s *subject) do(t tb, command ...string) rueidis.RedisResult {
 // eval calls the script with these keys.
 func (s *subject) eval(t tb, keys []string, args ...string) ([]int64, error) {
 	t.Helper()
+	if s.by != nil {
+		return s.by(t, s.kind, keys, args)
+	}
 	return s.server.Caller.Do(t.Context(), s.evalCommand(keys, args...)).AsIntSlice()
 }
 

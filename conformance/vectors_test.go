@@ -43,7 +43,7 @@ func runVector(t *testing.T, s *subject, v vectors.Vector) {
 		var got []int64
 		var err error
 		var before map[string]string
-		for range max(1, step.Repeat) {
+		for n := range max(1, step.Repeat) {
 			s.at(s.now + step.AdvanceUS)
 			if len(step.Command) > 0 {
 				if err := s.do(t, s.keyIn(step.Command)...).Error(); err != nil {
@@ -51,10 +51,14 @@ func runVector(t *testing.T, s *subject, v vectors.Vector) {
 				}
 				continue
 			}
-			if step.Repeat == 0 {
+			if step.Repeat == 0 && !s.brief {
 				before = s.contents(t, keys)
 			}
-			got, err = s.scriptOf(step).eval(t, s.calledWith(step), receiptsIn(step.Args, receipts)...)
+			called := s.scriptOf(step)
+			if s.brief && n < step.Repeat-1 {
+				called.by = nil
+			}
+			got, err = called.eval(t, s.calledWith(step), receiptsIn(step.Args, receipts)...)
 		}
 		switch {
 		case len(step.Command) > 0:
@@ -70,7 +74,7 @@ func runVector(t *testing.T, s *subject, v vectors.Vector) {
 		default:
 			receipts[i] = got[len(got)-1]
 		}
-		if step.Repeat == 0 {
+		if before != nil {
 			charged := s.mayWrite(step)
 			for key, after := range s.contents(t, keys) {
 				if after != before[key] && !slices.Contains(charged, key) {
@@ -143,7 +147,7 @@ func (s *subject) scriptOf(step vectors.Step) *subject {
 			return s.on(k, s.key)
 		}
 	}
-	return s
+	return s.on(s.kind, s.key)
 }
 
 // calledWith are the KEYS of a step.

@@ -1,0 +1,227 @@
+"""Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs redis-py and nothing else.
+
+    import redis, sluice
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    client = redis.Redis(retry=Retry(NoBackoff(), 0), socket_timeout=0.5)
+    limiter = sluice.Limiter(client, "scripts")          # the folder of the .lua files; default: that of this file
+    login = sluice.sliding_log(5, 60_000, name="login")  # 5 in any 60 000 ms
+
+    verdict = limiter.take("203.0.113.7", login)
+    if not verdict:
+        print(f"try again in {verdict.retry_after_ms} ms")
+
+AsyncLimiter is the same for redis.asyncio, with await. Neither takes a RedisCluster, which sends commands again on its
+own and can't be told not to in every version. What may be given (units, milliseconds) and what comes back is
+told in the .lua files. A Go service with the same prefix and secret shares its limits with this.
+
+Errors: ArgumentError, StateError, and whatever redis-py raises. After a ConnectionError or a TimeoutError nobody knows
+whether a take or a settle was charged, so it is sent once and never again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis.exceptions import NoScriptError, ResponseError
+
+__all__ = ["ArgumentError", "AsyncLimiter", "Limiter", "Policy", "Result", "StateError", "key", "sliding_counter",
+           "sliding_log", "token_bucket"]
+
+
+class ArgumentError(ValueError):
+    """An argument is out of its range: nothing was read or written."""
+
+
+class StateError(RuntimeError):
+    """The key holds something that is not this policy's: nothing was written."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One limit; made by sliding_log, sliding_counter and token_bucket."""
+
+    kind: str  # log, counter, bucket
+    numbers: tuple  # as the script takes them; the window or period is the last
+    name: str | None = None
+
+    def __post_init__(self):
+        if self.name is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name):
+            raise ArgumentError("name must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+
+    @property
+    def script(self) -> str:
+        return {"log": "sliding_log", "counter": "sliding_counter", "bucket": "token_bucket"}[self.kind]
+
+    @property
+    def part(self) -> str:
+        """The policy's part of a key."""
+        return self.name if self.name is not None else f"{self.kind}/{self.numbers[-1]}"
+
+
+def sliding_log(limit: int, window_ms: int, name: str | None = None) -> Policy:
+    """At most limit units in any window, exactly."""
+    return Policy("log", (limit, window_ms), name)
+
+
+def sliding_counter(limit: int, window_ms: int, name: str | None = None) -> Policy:
+    """About limit units in any window, in constant memory."""
+    return Policy("counter", (limit, window_ms), name)
+
+
+def token_bucket(capacity: int, refill: int, period_ms: int, name: str | None = None) -> Policy:
+    """A burst of capacity units, then refill units each period."""
+    return Policy("bucket", (capacity, refill, period_ms), name)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a script answered. It is true if the call was allowed."""
+
+    allowed: bool
+    remaining: int  # units free after this call
+    retry_after_ms: int | None  # 0 if allowed; None: never, the cost is above the limit
+    reset_after_ms: int  # until the whole limit is free
+    server_time_us: int  # of the decision; the receipt for settle
+    key: str
+    policy: Policy
+    charged: int | None  # units; None: nothing that could be settled
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+def key(*parts: str | bytes) -> bytes:
+    """Joins the parts of a subject (a route and an address, say) so that different parts never give the same one."""
+    parts = [_bytes(part) for part in parts]
+    return b"".join(b"%d:%s" % (len(part), part) for part in parts) if any(parts) else b""
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else memoryview(text).tobytes()
+
+
+class _Limiter:
+    """All but the sending."""
+
+    def __init__(self, client, scripts=Path(__file__).parent, *, prefix: str = "sluice", secret: bytes | None = None):
+        if not re.fullmatch(r"[!-z|~]{1,64}", prefix):
+            raise ArgumentError("prefix must be 1 to 64 printable ASCII characters without space, { and }")
+        if secret is not None and len(secret) < 16:
+            raise ArgumentError("secret must be None, or at least 16 bytes")
+        pool = client.connection_pool
+        # redis-py sends a command again after a lost connection, by default since 6.0: it would charge twice.
+        if getattr(pool.connection_class(**pool.connection_kwargs).retry, "_retries", 0) != 0:
+            raise ArgumentError("the client must not retry: redis.Redis(retry=Retry(NoBackoff(), 0))")
+        self._client, self._prefix, self._secret = client, prefix, secret
+        self._scripts = {}
+        for path in Path(scripts).glob("*.lua"):
+            text = path.read_bytes()
+            self._scripts[path.stem] = text, hashlib.sha1(text, usedforsecurity=False).hexdigest()
+        if not self._scripts:
+            raise FileNotFoundError(f"no .lua files in {scripts}")
+
+    def redis_key(self, subject: str | bytes, policy: Policy, tag: str | bytes = b"") -> str:
+        """The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot."""
+        subject, tag = _bytes(subject), _bytes(tag)
+        if not subject:
+            raise ArgumentError("subject must not be empty")
+        if tag and tag != subject:
+            return f"{self._prefix}:{{{self._digest(tag)}}}:{self._digest(subject)}:{policy.part}"
+        return f"{self._prefix}:{{{self._digest(subject)}}}:{policy.part}"
+
+    def _digest(self, subject: bytes) -> str:
+        digest = hmac.new(self._secret, subject, "sha256") if self._secret else hashlib.sha256(subject)
+        return digest.hexdigest()[:32]
+
+
+def _result(reply, key: str, policy: Policy, charged: int | None) -> Result:
+    allowed, remaining, retry, reset, time = reply
+    retry = None if retry < 0 else retry
+    return Result(allowed == 1, remaining, retry, reset, time, key, policy, charged if allowed == 1 else None)
+
+
+def _receipt(result: Result) -> int:
+    if result.charged is None:
+        raise ArgumentError("only a result that charged can be settled")
+    return result.server_time_us
+
+
+@contextlib.contextmanager
+def _typed_errors():
+    try:
+        yield
+    except ResponseError as err:
+        text = str(err)
+        if text.startswith("SLUICEARG "):
+            raise ArgumentError(text) from err
+        if text.startswith("SLUICESTATE "):
+            raise StateError(text) from err
+        raise
+
+
+class Limiter(_Limiter):
+    """Decides by the scripts, through a redis.Redis. It may be shared between threads, as the client may."""
+
+    def take(self, subject, policy: Policy, cost: int = 1) -> Result:
+        """Asks for cost units and charges all of them, or none if they are not free."""
+        key = self.redis_key(subject, policy)
+        return _result(self.call(policy.script, [key], ["take", cost, *policy.numbers]), key, policy, cost)
+
+    def peek(self, subject, policy: Policy, cost: int = 1) -> Result:
+        """Tells whether take would be allowed, and what is free now. Charges nothing."""
+        key = self.redis_key(subject, policy)
+        return _result(self.call(policy.script, [key], ["peek", cost, *policy.numbers]), key, policy, None)
+
+    def settle(self, result: Result, actual: int) -> Result:
+        """Corrects a charge, once, now that its true cost is known."""
+        key, policy, receipt = result.key, result.policy, _receipt(result)
+        args = ["settle", actual - result.charged, *policy.numbers, receipt]
+        return _result(self.call(policy.script, [key], args), key, policy, None)
+
+    def reset(self, subject, policy: Policy) -> None:
+        """Forgets what was used."""
+        self._client.unlink(self.redis_key(subject, policy))
+
+    def call(self, script: str, keys: list, args: list) -> list[int]:
+        """Calls a script ("token_bucket", "multi") by its digest, and by its text if the server does not know it."""
+        text, sha1 = self._scripts[script]
+        with _typed_errors():
+            try:
+                return self._client.evalsha(sha1, len(keys), *keys, *args)
+            except NoScriptError:  # nothing ran; after any other error it might have
+                return self._client.eval(text, len(keys), *keys, *args)
+
+
+class AsyncLimiter(_Limiter):
+    """Limiter for a redis.asyncio.Redis."""
+
+    async def take(self, subject, policy: Policy, cost: int = 1) -> Result:
+        key = self.redis_key(subject, policy)
+        return _result(await self.call(policy.script, [key], ["take", cost, *policy.numbers]), key, policy, cost)
+
+    async def peek(self, subject, policy: Policy, cost: int = 1) -> Result:
+        key = self.redis_key(subject, policy)
+        return _result(await self.call(policy.script, [key], ["peek", cost, *policy.numbers]), key, policy, None)
+
+    async def settle(self, result: Result, actual: int) -> Result:
+        key, policy, receipt = result.key, result.policy, _receipt(result)
+        args = ["settle", actual - result.charged, *policy.numbers, receipt]
+        return _result(await self.call(policy.script, [key], args), key, policy, None)
+
+    async def reset(self, subject, policy: Policy) -> None:
+        await self._client.unlink(self.redis_key(subject, policy))
+
+    async def call(self, script: str, keys: list, args: list) -> list[int]:
+        text, sha1 = self._scripts[script]
+        with _typed_errors():
+            try:
+                return await self._client.evalsha(sha1, len(keys), *keys, *args)
+            except NoScriptError:
+                return await self._client.eval(text, len(keys), *keys, *args)
