@@ -22,7 +22,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	if err := run(ctx, os.Stdout, sluice.TokenBucket(5, 10, time.Second)); err != nil {
 		fmt.Fprintln(os.Stderr, "waiting:", err)
 		os.Exit(1)
