@@ -90,7 +90,7 @@ example:
 generate:
 	go generate $(PACKAGES)
 
-DIGESTS = find testdata conformance examples -type f | sort | xargs sha1sum
+DIGESTS = find scripts testdata conformance examples \( -name node_modules -o -name __pycache__ \) -prune -o -type f -print | sort | xargs sha1sum
 
 generated:
 	@before=$$($(DIGESTS)); go generate $(PACKAGES); \
