@@ -30,10 +30,10 @@ var (
 )
 
 const (
-	slidingLogSHA1     = "f87e670755c47b87849cbc141c044204199170fd"
-	slidingCounterSHA1 = "28adf4a49a6fcb29c8508dfd4760678ab499b7a8"
-	tokenBucketSHA1    = "8719f57efb35b6e9358e73a2be5cf49a5674d3ef"
-	multiSHA1          = "585c23d18a82f76da0f6fc8ed937c8b0a1c6c22a"
+	slidingLogSHA1     = "b142673e90643321a5d383b675871c63cdf3c686"
+	slidingCounterSHA1 = "ab0dcb7513d8cb1d0d08c85fb184db10c8796a5d"
+	tokenBucketSHA1    = "37159181ba34b62cbe92c72f76f831071059f366"
+	multiSHA1          = "4bd754fc256ebc14960f207d4304837c66683f7e"
 )
 
 type script struct {

@@ -115,7 +115,8 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
   local first = front[1]
   if front.err then return log_foreign(front) end
   if first then
-    local w, u, b = string.match(first, '^log:(%d+):(%d+):(%d+)$')
+    local w, u, b
+    if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
     local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
     local oldest = front[2] or ''
     local time, oldest_total = log_entry(oldest)
@@ -255,8 +256,11 @@ local function sliding_counter(now, key, operation, cost, receipt, limit, window
   if state then
     local failed = type(state) == 'table'
     local w, last, p, c
-    if not failed then w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$') end
-    if not w then
+    if not failed and #state < 90 then
+      w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$')
+    end
+    -- Nor is it ours if the numbers are none that this script writes.
+    if not w or w + 0 < 1 or w + 0 > 31622400000 or p + 0 > 1000000000000 or c + 0 > 1000000000000 then
       if failed and not string.find(state.err, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding counter')
     end
@@ -346,8 +350,11 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
   if state then
     local failed = type(state) == 'table'
     local p, u, last, d, f
-    if not failed then p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$') end
-    if not p then
+    if not failed and #state < 90 then
+      p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
+    end
+    -- Nor is it ours if the numbers are none that this script writes.
+    if not p or d + 0 > 2000000000 or f + 0 >= p * 1000 or u * 1000 - last > 63244800000000 then
       if failed and not string.find(state.err, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
     end

@@ -116,8 +116,11 @@ local function sliding_counter(now, key, operation, cost, receipt, limit, window
   if state then
     local failed = type(state) == 'table'
     local w, last, p, c
-    if not failed then w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$') end
-    if not w then
+    if not failed and #state < 90 then
+      w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$')
+    end
+    -- Nor is it ours if the numbers are none that this script writes.
+    if not w or w + 0 < 1 or w + 0 > 31622400000 or p + 0 > 1000000000000 or c + 0 > 1000000000000 then
       if failed and not string.find(state.err, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding counter')
     end

@@ -113,7 +113,8 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
   local first = front[1]
   if front.err then return log_foreign(front) end
   if first then
-    local w, u, b = string.match(first, '^log:(%d+):(%d+):(%d+)$')
+    local w, u, b
+    if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
     local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
     local oldest = front[2] or ''
     local time, oldest_total = log_entry(oldest)

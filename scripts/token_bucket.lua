@@ -113,8 +113,11 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
   if state then
     local failed = type(state) == 'table'
     local p, u, last, d, f
-    if not failed then p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$') end
-    if not p then
+    if not failed and #state < 90 then
+      p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
+    end
+    -- Nor is it ours if the numbers are none that this script writes.
+    if not p or d + 0 > 2000000000 or f + 0 >= p * 1000 or u * 1000 - last > 63244800000000 then
       if failed and not string.find(state.err, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
     end

@@ -21,6 +21,17 @@ func (m *maker) log() {
 			d.take(1).is(0, 0, 100, 1000)
 		}
 	})
+	m.vector("what was forgotten stays forgotten", "more entries than one call clears away, and then a longer window", func(d *draft) {
+		d.policy(1000, 1000)
+		d.at(0).take(1).ok()
+		for i := range int64(250) {
+			d.at(900*ms + i*us).take(1).ok()
+		}
+		d.at(1100*ms).take(1).is(1, 749, 0, 1000)
+		d.at(1950*ms).take(1).is(1, 998, 0, 1000)
+		d.policy(1000, 60_000)
+		d.peek(1).is(1, 998, 0, some)
+	})
 	m.vector("an entry leaves after exactly one window", "an entry at t counts in (now - window, now]", func(d *draft) {
 		d.after(7*us).take(10).is(1, 0, 0, 1000)
 		d.after(1*sec-1*us).peek(10).is(0, 0, 1, 1)

@@ -3,6 +3,7 @@ package vectors
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sluicego/sluice/conformance/model"
 )
@@ -193,6 +194,18 @@ func foreignStates(key string) []foreignState {
 		{"a sorted set", [][]string{{"ZADD", key, "1", "a"}}},
 		{"a sorted set of numbers", [][]string{{"ZADD", key, "0", "1", "1", "2", "2", "3"}}},
 		{"a sorted set of times", [][]string{{"ZADD", key, "1699999980000000", "1699999980000000:1"}}},
+		{"a counter whose window is 0", [][]string{{"SET", key, "counter:0:1699999980000:5:5"}}},
+		{"a counter whose window is too long", [][]string{{"SET", key, "counter:31622400001:1699999980000:5:5"}}},
+		{"a counter above its bound", [][]string{{"SET", key, "counter:1000:1699999980000:5:1000000000001"}}},
+		{"a counter that was above its bound", [][]string{{"SET", key, "counter:1000:1699999980000:1000000000001:5"}}},
+		{"a counter of four hundred digits", [][]string{{"SET", key, "counter:1000:1699999980000:" + strings.Repeat("9", 400) + ":0"}}},
+		{"a bucket that lacks too much", [][]string{{"SET", key, "bucket:1000:1699999990000:1699999980000000:2000000001:0"}}},
+		{"a bucket whose fraction is a token", [][]string{{"SET", key, "bucket:1000:1699999990000:1699999980000000:1:1000000"}}},
+		{"a bucket whose period is 0", [][]string{{"SET", key, "bucket:0:1699999990000:1699999980000000:1:0"}}},
+		{"a bucket known for too long", [][]string{{"SET", key, "bucket:1000:1763244780001:1699999980000000:1:0"}}},
+		{"a bucket of four hundred digits", [][]string{{"SET", key, "bucket:1000:1699999990000:1699999980000000:" + strings.Repeat("9", 400) + ":0"}}},
+		{"a log whose window is 0", [][]string{{"ZADD", key, "0", "log:0:1699999990000:0", "1699999980000000", "060a24181e400000000000000011"}}},
+		{"a log of four hundred digits", [][]string{{"ZADD", key, "0", "log:1000:" + strings.Repeat("9", 400) + ":0", "1699999980000000", "060a24181e400000000000000011"}}},
 		{"a state with an expiry", [][]string{{"SET", key, "abc"}, {"PEXPIRE", key, "500"}}},
 	}
 }
