@@ -18,11 +18,11 @@ MAKEFLAGS += --no-print-directory
 GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := build/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 
-MODULES := . bench breaker conformance denycache examples integration plan
+MODULES := . bench breaker conformance denycache examples examples/prometheus integration otelsluice plan
 PACKAGES := $(MODULES:%=./%/...)
 # The tests that run goroutines of ours. The others drive the scripts one call at a time, and miniredis' Lua is ten
 # times slower with the race detector.
-RACED := ./... ./breaker/... ./denycache/... ./plan/... ./conformance/servers ./examples/...
+RACED := ./... ./breaker/... ./denycache/... ./otelsluice/... ./plan/... ./conformance/servers ./examples/...
 
 FUZZTIME ?= 3s
 ACCESS_LOG ?= $(wildcard ../shared/data/access.log)

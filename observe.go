@@ -37,6 +37,8 @@ type Event struct {
 	Cached bool
 	// Sent: the call went to Redis. It did not if an argument was refused, the breaker was open or the DenyCache answered.
 	Sent bool
+	// First: of the events of one round trip, this is the first. Whoever counts or times calls to Redis goes by these.
+	First bool
 	// Elapsed is the time that the call to Redis took, as its caller saw it; 0 if nothing was sent.
 	Elapsed time.Duration
 	// Reloaded: the server did not know the script and was sent it, which took a second round trip. Now and then, after a
@@ -60,6 +62,7 @@ type trip struct {
 	of      int // decisions
 	began   time.Time
 	elapsed time.Duration
+	told    bool
 }
 
 // depart starts a trip. Without an observer or a cache nobody looks at the clock.
@@ -100,6 +103,7 @@ func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, rel
 		Class:     errorClass(err),
 	}
 	if e.Sent = t.began != (time.Time{}) && e.Class != ClassBreaker && e.Class != ClassInput; e.Sent {
+		e.First, t.told = !t.told, true
 		e.Elapsed = t.elapsed
 	}
 	if err == nil && e.Sent && !res.ServerTime.IsZero() {

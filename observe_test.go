@@ -33,7 +33,7 @@ func TestEventOfEachVerb(t *testing.T) {
 		p, q := SlidingLog(10, time.Minute), SlidingCounter(20, time.Minute)
 		epoch := time.Now()
 
-		event := Event{Policy: p, Cost: 3, Of: 1, Sent: true, Elapsed: 2 * time.Millisecond}
+		event := Event{Policy: p, Cost: 3, Of: 1, Sent: true, First: true, Elapsed: 2 * time.Millisecond}
 		denied := event
 		denied.Op, denied.Remaining, denied.Wait = opTake, 2, 1500*time.Millisecond
 		denied.ServerTime, denied.Skew = epoch.Add(ahead).UTC(), ahead-time.Millisecond
@@ -42,16 +42,16 @@ func TestEventOfEachVerb(t *testing.T) {
 		first.Skew -= time.Millisecond
 		refused := Event{Op: opTake, Policy: p, Index: 1, Of: 3, Class: ClassInput}
 		third := first
-		third.Index, third.Policy = 2, q
+		third.Index, third.Policy, third.First = 2, q, false
 		third.ServerTime, third.Skew = third.ServerTime.Add(2*time.Millisecond), ahead
 		all := denied
 		all.Of, all.Allowed, all.Remaining, all.Wait = 2, true, 7, 0
 		all2 := all
-		all2.Index, all2.Policy, all2.Remaining = 1, q, 6
+		all2.Index, all2.Policy, all2.Remaining, all2.First = 1, q, 6, false
 		peek := denied
 		peek.Op = opPeek
-		reset := Event{Op: opReset, Policy: p, Of: 1, Allowed: true, Sent: true, Elapsed: 2 * time.Millisecond}
-		load := Event{Op: opLoad, Of: 1, Sent: true, Elapsed: 8 * time.Millisecond, Class: ClassReply}
+		reset := Event{Op: opReset, Policy: p, Of: 1, Allowed: true, Sent: true, First: true, Elapsed: 2 * time.Millisecond}
+		load := Event{Op: opLoad, Of: 1, Sent: true, First: true, Elapsed: 8 * time.Millisecond, Class: ClassReply}
 		tests := []struct {
 			name string
 			call func()
