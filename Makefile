@@ -26,7 +26,7 @@ RACED := ./... ./breaker/... ./denycache/... ./otelsluice/... ./plan/... ./confo
 
 FUZZTIME ?= 3s
 ACCESS_LOG ?= $(wildcard ../shared/data/access.log)
-export SLUICE_ACCESS_LOG := $(abspath $(ACCESS_LOG))
+export SLUICE_TRIAL_LOG := $(abspath $(ACCESS_LOG))
 
 ifeq ($(SLUICE_REQUIRE_ALL),1)
 export SLUICE_REQUIRE_REDIS := 1
@@ -83,8 +83,8 @@ fuzz:
 # The main job: the log that is shipped, and a real site's where there is one.
 example:
 	go run ./examples/quickstart
-	@if [ -n "$(SLUICE_ACCESS_LOG)" ]; then \
-		(set -x; go run ./examples/quickstart -log "$(SLUICE_ACCESS_LOG)" -policy 10/1m); \
+	@if [ -n "$(SLUICE_TRIAL_LOG)" ]; then \
+		(set -x; go run ./examples/quickstart -log "$(SLUICE_TRIAL_LOG)" -policy 10/1m); \
 	fi
 
 generate:
