@@ -63,12 +63,12 @@ tidy:
 	@for m in $(MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
 
 unit:
-	go run ./conformance/cmd/testall $(STRICT) $(RACE) $(RACED)
-	go run ./conformance/cmd/testall $(STRICT) $$(cd conformance && go list ./... | grep -v /servers$$)
+	go run ./conformance/cmd/testall $(STRICT) -timeout 20m $(RACE) $(RACED)
+	go run ./conformance/cmd/testall $(STRICT) -timeout 20m $$(cd conformance && go list ./... | grep -v /servers$$)
 
 # Servers of every version in containers, a cluster, sentinels, faults, the hammer.
 integration:
-	integration/docker.sh go run ./conformance/cmd/testall $(STRICT) ./integration/...
+	integration/docker.sh go run ./conformance/cmd/testall $(STRICT) -timeout 20m ./integration/...
 
 # Some minutes per server, with nothing else running. It writes docs/performance.md.
 bench:
