@@ -35,7 +35,7 @@ pro:
 `
 	broken = `free:
   burst: bucket:10+0/1s
-  daily: counter:20
+  daily: counter:20/1w
 pro:
   daily: log:1000/1d
 `

@@ -21,7 +21,7 @@ free: 2 of 5 admitted
    daily has 0 of 20 free
 a file with mistakes changes nothing:
 sluice: plans.yaml:2: free.burst: refill is 0, want 1 to 1000000000
-sluice: plans.yaml:3: free.daily: policy is "counter:20", want [name=]log:LIMIT/WINDOW, [name=]counter:LIMIT/WINDOW or [name=]bucket:CAPACITY+REFILL/PERIOD
+sluice: plans.yaml:3: free.daily: window is "1w", want whole milliseconds from 1ms to 366d
 free: 0 of 1 admitted
    burst has 10 of 10 free
    daily has 0 of 20 free
