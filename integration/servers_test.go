@@ -88,6 +88,9 @@ func sums(t *testing.T) map[string]string {
 func digests(t *testing.T, client rueidis.Client) {
 	t.Helper()
 	for file, want := range sums(t) {
+		if file == "functions.lua" {
+			continue // a library, which is no script
+		}
 		text, err := os.ReadFile(filepath.Join(servers.Scripts(), file))
 		if err != nil {
 			t.Fatal(err)

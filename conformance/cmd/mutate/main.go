@@ -106,6 +106,9 @@ func readScripts(dir string, chosen []string) (scripts, error) {
 			return s, err
 		}
 		script := strings.TrimSuffix(filepath.Base(path), ".lua")
+		if script == "functions" {
+			continue // made of the others
+		}
 		s.text[script] = string(text)
 		if len(chosen) == 0 {
 			s.chosen = append(s.chosen, script)
