@@ -54,7 +54,7 @@ func TestProgramsInTheDocs(t *testing.T) {
 			}
 			ran++
 			t.Run(fmt.Sprintf("%s/%d", filepath.Base(page), i), func(t *testing.T) {
-				dir, err := os.MkdirTemp(".", "snippet-")
+				dir, err := os.MkdirTemp(".", "snippet-") //nolint:usetesting // within the module, for its imports
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -197,7 +197,7 @@ func (a *agent) numbers(t tb, words ...string) ([]int64, error) {
 		return nil, err
 	}
 	var all []int64
-	for _, field := range strings.Fields(rest) {
+	for field := range strings.FieldsSeq(rest) {
 		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
 			t.Fatalf("%s: %q: got %q", a.name, words, rest)
