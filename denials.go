@@ -15,8 +15,8 @@ type DenyCache interface {
 
 // A DenyKey is a limit of a subject. It holds the whole policy, so a changed policy never meets the denials of the old one.
 type DenyKey struct {
-	Key, Tag string // at most 256 bytes together
-	Policy   Policy
+	Key    string // at most 256 bytes
+	Policy Policy
 }
 
 // A Denial is what is remembered of one. Times are nanoseconds by the limiter's monotonic clock.
@@ -57,12 +57,12 @@ func (d *denials) clock() int64 { return int64(time.Since(d.began)) }
 
 // covers says whether denials of the request are remembered.
 func (d *denials) covers(req *Request) bool {
-	return d.cache != nil && req.Cost > 0 && len(req.Key)+len(req.Tag) <= maxDenyKey
+	return d.cache != nil && req.Cost > 0 && len(req.Key) <= maxDenyKey && req.Tag == ""
 }
 
 // get makes the Result of a request that is known to be denied.
 func (d *denials) get(req *Request, res *Result) bool {
-	known, ok := d.cache.Get(DenyKey{req.Key, req.Tag, req.Policy})
+	known, ok := d.cache.Get(DenyKey{req.Key, req.Policy})
 	if !ok || req.Cost < known.cost {
 		return false
 	}
@@ -99,7 +99,7 @@ func (d *denials) put(q *question, asked time.Time, res *Result) {
 	if now >= known.until {
 		return
 	}
-	k := DenyKey{q.subject, q.tag, q.policy}
+	k := DenyKey{q.subject, q.policy}
 	if old, ok := d.cache.Get(k); ok && now < old.until && (old.cost < known.cost || old.cost == known.cost && old.until > known.until) {
 		return
 	}
@@ -128,9 +128,12 @@ func (l *Limiter) known(ctx context.Context, req *Request, index, of int, res *R
 	if !l.denials.covers(req) || !l.denials.get(req, res) {
 		return false
 	}
-	if l.rollout.tried(req.Policy) { // a candidate is to see all calls
+	if l.rollout.tried(&req.Policy) { // a candidate is to see all calls
 		*res = Result{}
 		return false
+	}
+	if l.observe == nil && l.rollout.percent == 0 { // 20 ns that a flood need not pay
+		return true
 	}
 	q := question{op: opTake, policy: req.Policy, cost: req.Cost}
 	if l.shadows(req.Key) {
@@ -144,10 +147,10 @@ func (l *Limiter) known(ctx context.Context, req *Request, index, of int, res *R
 func (l *Limiter) remember(q *question, t *trip, res *Result, err error) {
 	switch {
 	case q.op == opSettle: // whatever the answer: units may have been given back
-		l.denials.cache.Delete(DenyKey{q.subject, q.tag, q.policy})
+		l.denials.cache.Delete(DenyKey{q.subject, q.policy})
 	case q.op != opTake || err != nil || res.Degraded:
 	case res.Allowed:
-		res.subject, res.tag = q.subject, q.tag
+		res.subject = q.subject
 	case l.denials.covers(&Request{Key: q.subject, Tag: q.tag, Cost: q.cost}):
 		l.denials.put(q, t.began, res)
 	}

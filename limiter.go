@@ -72,7 +72,8 @@ type Config struct {
 
 	// DenyCache, if not nil, remembers denials in this process, and answers for a limit that is known to be shut until its
 	// RetryAfter has nearly passed: a flood on one subject then costs Redis about a call per wait. Such a Result is Cached.
-	// It answers Allow, AllowN and Batch, but not for a policy with a candidate.
+	// It answers Allow, AllowN and Batch, but not for a policy with a candidate, a Request with a Tag, or a subject of more
+	// than 256 bytes.
 	//
 	// It never denies what Redis would have allowed, as long as nothing but time makes the limit freer. What else does: a
 	// settle or a reset, of which it learns only from its own limiter; a key that was lost; a server's clock that jumps
@@ -199,7 +200,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (R
 // charge stays. Nothing happens either to a Result that is Shadowed. What was charged for a candidate is settled in the same
 // call.
 func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result, error) {
-	q := question{op: opSettle, subject: res.subject, tag: res.tag, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
+	q := question{op: opSettle, subject: res.subject, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
 	var settled Result
 	var err error
 	switch {
@@ -253,7 +254,7 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 			l.tellRefused(ctx, opTake, req, n, len(reqs), err)
 			continue
 		}
-		req.Policy = req.Policy.choose()
+		req.Policy.choose()
 		if l.known(ctx, &req, n, len(reqs), &outcomes[n].Result) {
 			continue
 		}
@@ -272,7 +273,7 @@ func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 // Reset forgets what the subject has used of the policy: its whole limit is free. Other policies and other subjects are
 // left alone, and so are keys under a Request.Tag. If the answer is lost, resetting again is safe.
 func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
-	if err := validate(key, p); err != nil {
+	if err := validate(key, &p); err != nil {
 		l.tellRefused(ctx, opReset, Request{Policy: p}, 0, 1, err)
 		return err
 	}
@@ -307,7 +308,7 @@ func (l *Limiter) decide(ctx context.Context, op string, req Request) (res Resul
 		return res, err
 	}
 	if op == opTake {
-		req.Policy = req.Policy.choose()
+		req.Policy.choose()
 		if l.known(ctx, &req, 0, 1, &res) {
 			return res, nil
 		}
@@ -415,7 +416,7 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 		if err == nil {
 			res = results.Each[n]
 			if l.denials.cache != nil && res.key != "" {
-				results.Each[n].subject, results.Each[n].tag = questions[n].subject, questions[n].tag
+				results.Each[n].subject = questions[n].subject
 			}
 		}
 		l.tell(ctx, &questions[n], n, &t, answer.reloaded, &res, fault)
@@ -438,7 +439,7 @@ type question struct {
 
 // check checks a request, whose cost is at least that much. No argument that fails here reaches Redis.
 func check(least int64, req *Request) error {
-	if err := validate(req.Key, req.Policy); err != nil {
+	if err := validate(req.Key, &req.Policy); err != nil {
 		return err
 	}
 	if most := req.Policy.most(); req.Cost < least || req.Cost > most {
@@ -510,7 +511,7 @@ func nameRequest(n int, err error) error {
 }
 
 // validate checks what every request has.
-func validate(key string, p Policy) error {
+func validate(key string, p *Policy) error {
 	if key == "" {
 		return &InputError{Field: "key", Value: `""`, Want: "at least one byte", fault: ErrInvalidKey}
 	}

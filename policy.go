@@ -44,8 +44,8 @@ type Policy struct {
 	limit  int64 // bucket: its capacity
 	refill int64 // bucket only
 	window time.Duration
-	shards int32 // 0: not sharded, else 2 or more
-	shard  int32 // 0: the whole, else which of the shards, from 1
+	shards int16 // 0: not sharded, else 2 or more
+	shard  int16 // 0: the whole, else which of the shards, from 1
 	kind   kind
 	named  bool // tells Named("") from no name
 }
@@ -261,7 +261,7 @@ func (p *Policy) UnmarshalText(text []byte) error {
 }
 
 // validate returns an *InputError for the first field out of its range.
-func (p Policy) validate() error {
+func (p *Policy) validate() error {
 	if p.kind == 0 {
 		return &InputError{Field: "policy", Value: p.String(), Want: "one of SlidingLog, SlidingCounter, TokenBucket", fault: ErrInvalidPolicy}
 	}

@@ -164,8 +164,7 @@ type Result struct {
 	policy  Policy
 	charged int64
 	receipt int64
-	// And what the DenyCache needs to forget, if there is one.
-	subject, tag string
+	subject string // with a DenyCache, which is to forget it
 }
 
 // charge is where the units of a result were charged, and so where they are settled.

@@ -76,17 +76,17 @@ func (l *Limiter) shadow(results *Results, questions []question) {
 }
 
 // tried says whether the policy has a candidate.
-func (r *rollout) tried(p Policy) bool {
+func (r *rollout) tried(p *Policy) bool {
 	if len(r.candidates) == 0 {
 		return false
 	}
-	_, ok := r.candidates[p]
+	_, ok := r.candidates[*p]
 	return ok
 }
 
 // beside is the question whether a candidate would allow the same, if the policy has one.
 func (l *Limiter) beside(ctx context.Context, op string, req Request, index, of int) (question, bool) {
-	if !l.rollout.tried(req.Policy) {
+	if !l.rollout.tried(&req.Policy) {
 		return question{}, false
 	}
 	candidate := l.rollout.candidates[req.Policy]

@@ -22,7 +22,7 @@ const maxShards = 256
 // n is 2 to 256, and at most the limit; a bucket's period times n is at most 366 days. With less than 2 the policy is not
 // sharded. Another n is another limit, which starts afresh. In its text form the policy ends in "*8".
 func (p Policy) Sharded(n int) Policy {
-	p.shards, p.shard = int32(min(n, maxShards+1)), 0
+	p.shards, p.shard = int16(min(n, maxShards+1)), 0
 	if n < 2 {
 		p.shards = 0
 	}
@@ -46,13 +46,12 @@ func (p Policy) validateShards() error {
 	return nil
 }
 
-// choose is one shard of a policy, at random: not in turn, for then two subjects who call alternately would each get every
+// choose makes a sharded policy one of its shards, at random: not in turn, for then two subjects who call alternately would each get every
 // second shard.
-func (p Policy) choose() Policy {
+func (p *Policy) choose() {
 	if p.shards > 0 {
-		p.shard = 1 + rand.Int32N(p.shards)
+		p.shard = 1 + int16(rand.IntN(int(p.shards)))
 	}
-	return p
 }
 
 // whole is the policy of which this is a shard.
@@ -85,7 +84,7 @@ func (l *Limiter) shardKeys(subject, tag string, p Policy) []string {
 	keys := make([]string, max(p.shards, 1))
 	for n := range keys {
 		if p.shards > 0 {
-			p.shard = int32(n) + 1
+			p.shard = int16(n) + 1
 		}
 		keys[n] = l.keys.key(subject, tag, p)
 	}
@@ -99,7 +98,7 @@ func (l *Limiter) peekShards(ctx context.Context, req *Request) (Result, error) 
 	invocations := make([]*invocation, len(questions))
 	for n := range questions {
 		one := *req
-		one.Policy.shard = int32(n) + 1
+		one.Policy.shard = int16(n) + 1
 		questions[n] = l.question(opPeek, &one)
 		invocations[n] = questions[n].invocation()
 	}

@@ -26,7 +26,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 		l.tellRefused(ctx, opTake, req, 0, 1, err)
 		return Result{}, err
 	}
-	req.Policy = p.choose()
+	req.Policy.choose()
 	q := l.question(opTake, &req)
 	if cost == 0 { // always allowed, so it need not stand behind others
 		return l.callBoth(ctx, &q, &req)

@@ -42,6 +42,14 @@ func (s *server) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
 	return rueidis.NewResult(m, nil)
 }
 
+func (s *server) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	results := make([]rueidis.RedisResult, len(commands))
+	for n, command := range commands {
+		results[n] = s.Do(ctx, command)
+	}
+	return results
+}
+
 func newLimiter(t testing.TB, most int) (*sluice.Limiter, *server, *denycache.Cache) {
 	t.Helper()
 	nobody, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"127.0.0.1:1"}, ForceSingleClient: true})
