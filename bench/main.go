@@ -29,7 +29,7 @@ func main() {
 	out := flag.String("out", "", "folder to write performance.md and its chart to; otherwise standard output")
 	flag.Parse()
 	var results []result
-	for _, line := range strings.Split(*servers, ",") {
+	for line := range strings.SplitSeq(*servers, ",") {
 		r, err := measure(line, *scripts, *rounds, *calls, *loads, *keys)
 		if err != nil {
 			log.Fatal(err)
