@@ -35,24 +35,25 @@ type loader struct {
 	probe  []string // arguments that succeed where what it needs is there
 	agent  []string // arguments
 	demo   string   // a program in the folder
+	picky  bool     // it refuses a client that sends commands again on its own; others tell theirs not to
 	shell  bool     // a process for every call, no NUL in a subject and no results to settle but by their numbers
 }
 
 var loaders = []loader{
 	{
-		name: "python", folder: "python", needs: "python3 with redis-py", with: []string{"python3", "/usr/bin/python3"},
+		name: "python", picky: true, folder: "python", needs: "python3 with redis-py", with: []string{"python3", "/usr/bin/python3"},
 		probe: []string{"-c", "import redis"}, agent: []string{"agent.py", "sync"}, demo: "demo.py",
 	},
 	{
-		name: "python-asyncio", folder: "python", needs: "python3 with redis-py", with: []string{"python3", "/usr/bin/python3"},
+		name: "python-asyncio", picky: true, folder: "python", needs: "python3 with redis-py", with: []string{"python3", "/usr/bin/python3"},
 		probe: []string{"-c", "import redis.asyncio"}, agent: []string{"agent.py", "async"},
 	},
 	{
-		name: "node-redis", folder: "node", needs: "node, and npm ci in examples/node", with: []string{"node"},
+		name: "node-redis", picky: true, folder: "node", needs: "node, and npm ci in examples/node", with: []string{"node"},
 		probe: []string{"-e", "require('redis')"}, agent: []string{"agent.mjs", "node-redis"}, demo: "demo.mjs",
 	},
 	{
-		name: "ioredis", folder: "node", needs: "node, and npm ci in examples/node", with: []string{"node"},
+		name: "ioredis", picky: true, folder: "node", needs: "node, and npm ci in examples/node", with: []string{"node"},
 		probe: []string{"-e", "require('ioredis')"}, agent: []string{"agent.mjs", "ioredis"},
 	},
 	{
@@ -491,6 +492,9 @@ func otherErrors(t *testing.T, _ *servers.Server, between *proxy, a *agent) {
 
 // lostReply takes one unit; the server charges it, and the connection breaks before the answer.
 func lostReply(t *testing.T, _ *servers.Server, between *proxy, a *agent) {
+	if a.picky {
+		a.fails(t, "argument", "retrying")
+	}
 	policy := []string{"sliding_log", "5", "60000"}
 	a.must(t, slices.Concat([]string{"peek", "x61", "1"}, policy)...) // the script is known now
 	between.set(func(call string) string {

@@ -36,6 +36,10 @@ const verbs = {
     limiter = new sluice.Limiter(client, options)
     return 'ok'
   },
+  retrying() {
+    const careless = process.argv[2] === 'ioredis' ? new Redis(url, { lazyConnect: true }) : createClient({ url })
+    return new sluice.Limiter(careless, { scripts }) && 'ok'
+  },
   join: (...parts) => `bytes x${sluice.key(...parts.map(unhex)).toString('hex')}`,
   key: (subject, tag, ...words) => `text ${limiter.redisKey(unhex(subject), policy(words), unhex(tag))}`,
   async call(script, count, ...words) {

@@ -15,9 +15,10 @@ SCRIPTS = os.environ["SLUICE_SCRIPTS"]
 MAKERS = {"sliding_log": sluice.sliding_log, "sliding_counter": sluice.sliding_counter, "token_bucket": sluice.token_bucket}
 
 
-def connect(module):
+def connect(module, retries=0):
     host, port = os.environ["REDIS_ADDR"].rsplit(":", 1)
-    return module.Redis(host=host, port=int(port), socket_timeout=5, retry=Retry(NoBackoff(), 0))
+    retry = Retry(NoBackoff(), retries)
+    return module.Redis(host=host, port=int(port), socket_timeout=5, retry=retry, retry_on_timeout=retries > 0)
 
 
 def unhex(word):
@@ -35,14 +36,19 @@ def told(result):
 
 
 class Agent:
-    def __init__(self, limiter, run):
-        self.make, self.run = limiter, run
-        self.limiter = limiter(prefix="sluice")
+    def __init__(self, module, limiter, run):
+        self.module, self.make, self.run = module, limiter, run
+        self.client = connect(module)
+        self.limiter = limiter(self.client, SCRIPTS)
         self.last = None
 
     def answer(self, verb, words):
         if verb == "limiter":
-            self.limiter = self.make(prefix=unhex(words[0]).decode(), secret=unhex(words[1]) or None)
+            prefix, secret = unhex(words[0]).decode(), unhex(words[1]) or None
+            self.limiter = self.make(self.client, SCRIPTS, prefix=prefix, secret=secret)
+            return "ok"
+        if verb == "retrying":
+            self.make(connect(self.module, retries=1), SCRIPTS)
             return "ok"
         if verb == "join":
             return "bytes x" + sluice.key(*map(unhex, words)).hex()
@@ -79,7 +85,6 @@ class Agent:
 
 
 if sys.argv[1] == "sync":
-    Agent(lambda **settings: sluice.Limiter(connect(redis), SCRIPTS, **settings), lambda result: result).serve()
+    Agent(redis, sluice.Limiter, lambda result: result).serve()
 else:
-    loop = asyncio.new_event_loop()
-    Agent(lambda **settings: sluice.AsyncLimiter(connect(redis.asyncio), SCRIPTS, **settings), loop.run_until_complete).serve()
+    Agent(redis.asyncio, sluice.AsyncLimiter, asyncio.new_event_loop().run_until_complete).serve()
