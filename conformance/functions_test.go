@@ -134,6 +134,71 @@ func TestFunctionsForPeekOnlyPeek(t *testing.T) {
 	}
 }
 
+// TestFunctionRights calls every function as a user who may not send scripts: the published rights with those for functions in
+// the place of those for scripts.
+func TestFunctionRights(t *testing.T) {
+	server := functionServer(t)
+	if server == nil {
+		return
+	}
+	readme, err := os.ReadFile("../scripts/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^    ACL SETUSER .* resetkeys (.*)$`).FindStringSubmatch(string(readme))
+	if line == nil || !strings.Contains(string(readme), "`+fcall +fcall_ro` in place of `+eval +evalsha +script|load`") {
+		t.Fatal("the rights are not told as expected")
+	}
+	words := []string{"ACL", "SETUSER", "caller", "on", ">secret", "resetkeys"}
+	for _, right := range strings.Fields(line[1]) {
+		if right != "+eval" && right != "+evalsha" && right != "+script|load" {
+			words = append(words, right)
+		}
+	}
+	words = append(words, "+fcall", "+fcall_ro") // after -@all
+	if err := server.Client.Do(t.Context(), server.Client.B().Arbitrary(words...).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, Username: "caller", Password: "secret", DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	key := "sluice:{" + run + "}rights:"
+	for _, call := range [][]string{
+		{"sliding_log", "take", "1", "2", "1000"}, {"sliding_log", "settle", "-1", "2", "1000", "0"}, {"sliding_log", "peek", "1", "2", "1000"},
+		{"sliding_counter", "take", "1", "2", "1000"}, {"sliding_counter", "peek", "1", "2", "1000"},
+		{"token_bucket", "take", "1", "2", "2", "1000"}, {"token_bucket", "settle", "1", "2", "2", "1000", "0"}, {"token_bucket", "peek", "1", "2", "2", "1000"},
+		{"multi", "take", "sliding_log", "1", "2", "1000"}, {"multi", "peek", "sliding_log", "1", "2", "1000"},
+	} {
+		if _, err := client.Do(t.Context(), fcall(client.B(), call[0], []string{key + call[0]}, call[1:]...)).AsIntSlice(); err != nil {
+			t.Errorf("%v: %v", call, err)
+		}
+	}
+}
+
+// TestFunctionsOutOfMemory: a take is refused whole, and a peek is answered.
+func TestFunctionsOutOfMemory(t *testing.T) {
+	server := functionServer(t)
+	if server == nil {
+		return
+	}
+	maxmemory := func(bytes string) {
+		if err := server.Client.Do(context.Background(), server.Client.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", bytes).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	maxmemory("1")
+	defer maxmemory("0")
+	keys := []string{"{" + run + "}oom"}
+	if err := server.Client.Do(t.Context(), fcall(server.Client.B(), "sliding_log", keys, "take", "1", "2", "1000")).Error(); err == nil || !strings.HasPrefix(err.Error(), "OOM ") {
+		t.Errorf("take: got %v, want OOM", err)
+	}
+	if got, err := server.Client.Do(t.Context(), fcall(server.Client.B(), "sliding_log", keys, "peek", "1", "2", "1000")).AsIntSlice(); err != nil || got[1] != 2 {
+		t.Errorf("peek: got %v, %v, want 2 remaining", got, err)
+	}
+}
+
 func TestFunctionVersion(t *testing.T) {
 	server := functionServer(t)
 	if server == nil {
