@@ -66,7 +66,7 @@ type Config struct {
 	ShadowPercent int
 
 	// Candidates are policies to be tried out beside those that are enforced: with {old: new}, each Allow, Wait, Peek, Batch
-	// and Settle on old makes the same call on new, in the same round trip. What new said is in Result.Candidate and in an Event
+	// and Settle on old makes the same call on new, in the same round trip (Wait: with its first try). What new said is in Result.Candidate and in an Event
 	// of its own, and decides nothing. The two must have different keys: give new a name. AllowAll and PeekAll take no notice.
 	Candidates map[Policy]Policy
 

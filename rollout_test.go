@@ -236,3 +236,27 @@ func TestCandidatesAreSettled(t *testing.T) {
 		}
 	}
 }
+
+// TestWaitAsksTheCandidateOnce: a call that waits is one call, however often it tries.
+func TestWaitAsksTheCandidateOnce(t *testing.T) {
+	tries := 0
+	l, client, _ := candidates(t, func(_, limit string) rueidis.RedisResult {
+		if limit == "3" {
+			return fiveReply(1, 1, 0, 8000, 2)
+		}
+		if tries++; tries == 1 {
+			return fiveReply(0, 0, 1, 9000, 1)
+		}
+		return fiveReply(1, 7, 0, 9000, 1)
+	})
+	res, err := l.Wait(t.Context(), "a", SlidingLog(10, time.Minute), 2)
+	if err != nil || !res.Allowed || tries != 2 {
+		t.Fatalf("got %+v, %v after %d tries, want it allowed after 2", res, err, tries)
+	}
+	if c := res.Candidate; c == nil || !c.Allowed || c.Remaining != 1 {
+		t.Errorf("the candidate said %+v", c)
+	}
+	if got := client.count(); got != 3 {
+		t.Errorf("sent %d commands, want 3: two tries and one for the candidate", got)
+	}
+}

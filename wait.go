@@ -35,11 +35,17 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 	w.deadline, w.hasDeadline = ctx.Deadline()
 	defer func() { l.lines.leave(w, res, err) }()
 	l.lines.join(w)
-	for {
+	var candidate *Result // asked by the first try alone: the later ones are the same call still
+	for try := 0; ; try++ {
 		if res, err = l.lines.await(ctx, w); err != nil {
 			return res, err
 		}
-		res, err = l.callBoth(ctx, &q, &req)
+		if try == 0 {
+			res, err = l.callBoth(ctx, &q, &req)
+			candidate = res.Candidate
+		} else if res, err = l.call(ctx, &q); err == nil {
+			res.Candidate = candidate
+		}
 		if err != nil || res.Allowed {
 			return res, err
 		}
