@@ -451,20 +451,27 @@ func TestDeadRedisBlocks(t *testing.T) {
 	defer close(hole)
 	const timeout = time.Second
 	l := newLimiter(t, client, Config{Timeout: timeout})
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			start := time.Now()
-			_, err := l.Allow(t.Context(), "a", SlidingLog(10, time.Minute))
-			if took := time.Since(start); took > timeout*11/10 {
-				t.Errorf("took %v, want at most 10 %% more than %v", took, timeout)
-			}
-			if !errors.Is(err, ErrBackend) {
-				t.Errorf("got %v, want ErrBackend", err)
-			}
-		})
+	// A busy machine delays this test at times, a call that blocks delays it every time.
+	var slowest time.Duration
+	for range 5 {
+		took := make([]time.Duration, 20)
+		var wg sync.WaitGroup
+		for n := range took {
+			wg.Go(func() {
+				start := time.Now()
+				_, err := l.Allow(t.Context(), "a", SlidingLog(10, time.Minute))
+				took[n] = time.Since(start)
+				if !errors.Is(err, ErrBackend) {
+					t.Errorf("got %v, want ErrBackend", err)
+				}
+			})
+		}
+		wg.Wait()
+		if slowest = slices.Max(took); slowest <= timeout*11/10 {
+			return
+		}
 	}
-	wg.Wait()
+	t.Errorf("took %v, want at most 10 %% more than %v", slowest, timeout)
 }
 
 // The caller's own context is not Redis' fault, whichever way it ends and whoever notices first.
