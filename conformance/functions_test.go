@@ -150,7 +150,7 @@ func TestFunctionRights(t *testing.T) {
 		t.Fatal("the rights are not told as expected")
 	}
 	words := []string{"ACL", "SETUSER", "caller", "on", ">secret", "resetkeys"}
-	for _, right := range strings.Fields(line[1]) {
+	for right := range strings.FieldsSeq(line[1]) {
 		if right != "+eval" && right != "+evalsha" && right != "+script|load" {
 			words = append(words, right)
 		}

@@ -1,4 +1,4 @@
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2034 # variables for the caller
 # Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy, for any POSIX shell; it needs
 # redis-cli, sha1sum and sha256sum.
 #
@@ -60,7 +60,7 @@ sluice_redis_key() {
   sluice_tag=$sluice_own
   if [ -n "${3-}" ] && [ "$3" != "$1" ]; then sluice_tag=$(printf %s "$3" | sluice_digest); fi
   case ${#sluice_own}.${#sluice_tag} in 32.32) ;; *) sluice_fail 4 'sha256sum failed' || return ;; esac
-  SLUICE_REDIS_KEY=$sluice_prefix:{$sluice_tag}
+  SLUICE_REDIS_KEY="$sluice_prefix:{$sluice_tag}"
   [ "$sluice_tag" = "$sluice_own" ] || SLUICE_REDIS_KEY=$SLUICE_REDIS_KEY:$sluice_own
   SLUICE_REDIS_KEY=$SLUICE_REDIS_KEY:$sluice_part
 }
