@@ -58,6 +58,11 @@ func TestEdges(t *testing.T) {
 			{-slow.TimeToFullUS(), "take", 1, slow},
 			{-slow.TimeToFullUS() - 1, "take", 1, slow},
 		}},
+		{"a product of 2^53 + 1", []call{ // which a double can't hold: of tokens, period and refill, as the second call leaves them
+			{0, "take", 900_090_109, bucket(900_090_120, 321, 10_007)},
+			{7_713_487, "take", 1, bucket(900_090_120, 321, 10_007)},
+			{7_712_919, "peek", 1, bucket(900_090_120, 321, 10_007)}, // a microsecond decides on a millisecond
+		}},
 	}
 	for s := range subjectsOf(t, model.Bucket) {
 		t.Run(s.name, func(t *testing.T) {
@@ -82,6 +87,13 @@ func TestEdges(t *testing.T) {
 				if got, err := s.eval(t, []string{s.key}, args...); err == nil || !strings.HasPrefix(err.Error(), "SLUICEARG period_ms ") {
 					t.Errorf("%q: got %v, %v, want period_ms refused", args, got, err)
 				}
+			}
+			// A state that claims to be known for 732 days and a microsecond.
+			if err := s.do(t, "SET", s.key, "bucket:1000:1763244780000:1699999979999999:1:0").Error(); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := s.eval(t, []string{s.key}, "peek", "1", "5", "5", "1000"); err == nil || !strings.HasPrefix(err.Error(), "SLUICESTATE ") {
+				t.Errorf("a state known for too long: got %v, %v, want it refused", got, err)
 			}
 		})
 	}
