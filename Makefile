@@ -20,9 +20,10 @@ GOLANGCI_LINT := build/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 
 MODULES := . bench breaker conformance denycache examples examples/prometheus integration otelsluice plan
 PACKAGES := $(MODULES:%=./%/...)
+EXAMPLES = $(shell cd examples && go list ./...)
 # The tests that run goroutines of ours. The others drive the scripts one call at a time, and miniredis' Lua is ten
 # times slower with the race detector.
-RACED := ./... ./breaker/... ./denycache/... ./otelsluice/... ./plan/... ./conformance/servers ./examples/...
+RACED := ./... ./breaker/... ./denycache/... ./otelsluice/... ./plan/... ./conformance/servers ./examples/prometheus/... $(filter-out %/quickstart,$(EXAMPLES))
 
 FUZZTIME ?= 3s
 ACCESS_LOG ?= $(wildcard ../shared/data/access.log)
@@ -65,7 +66,7 @@ tidy:
 
 unit:
 	go run ./conformance/cmd/testall $(STRICT) -timeout 20m $(RACE) $(RACED)
-	go run ./conformance/cmd/testall $(STRICT) -timeout 20m $$(cd conformance && go list ./... | grep -v /servers$$)
+	go run ./conformance/cmd/testall $(STRICT) -timeout 20m ./bench/... ./examples/quickstart $$(cd conformance && go list ./... | grep -v /servers$$)
 
 # Servers of every version in containers, a cluster, sentinels, faults, the hammer.
 integration:
