@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -94,6 +95,43 @@ func TestEdges(t *testing.T) {
 			}
 			if got, err := s.eval(t, []string{s.key}, "peek", "1", "5", "5", "1000"); err == nil || !strings.HasPrefix(err.Error(), "SLUICESTATE ") {
 				t.Errorf("a state known for too long: got %v, %v, want it refused", got, err)
+			}
+		})
+	}
+}
+
+// TestEdgesOfACounter reads two full counts, a thousand times the largest limit each, under another window: they count as
+// one such count, and one unit more or less would be a wait that is one millisecond longer or shorter.
+func TestEdgesOfACounter(t *testing.T) {
+	const (
+		full     = 1_000_000_000_000
+		windowMS = 31_622_400_000
+		lastMS   = 53 * windowMS
+	)
+	counter := func(limit, windowMS int64) model.Policy {
+		return model.Policy{Kind: model.Counter, Limit: limit, WindowMS: windowMS}
+	}
+	state := model.New()
+	for _, at := range []int64{lastMS - 1, lastMS} {
+		for range full / model.MaxUnits {
+			state.Call(at*1000, "settle", model.MaxUnits, counter(1, windowMS), 0)
+		}
+	}
+	for s := range subjectsOf(t, model.Counter) {
+		t.Run(s.name, func(t *testing.T) {
+			s.at(lastMS * 1000)
+			written := fmt.Sprintf("counter:%d:%d:%d:%d", windowMS, lastMS, full, full)
+			if err := s.do(t, "SET", s.key, written).Error(); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range []model.Policy{
+				counter(100, 20_000_000_000), // limit * window is 2 * full
+				counter(129, 15_503_875_969), // and here one more
+			} {
+				want := state.Call(s.now, "peek", 1, p, 0).Numbers()
+				if got := s.call(t, "peek", 1, p, 0); !slices.Equal(got, want) {
+					t.Errorf("%d in %d ms: got %v, want %v", p.Limit, p.WindowMS, got, want)
+				}
 			}
 		})
 	}

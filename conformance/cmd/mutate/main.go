@@ -42,7 +42,7 @@ func run() error {
 	dir := flag.String("scripts", "../scripts", "the folder with the .lua files")
 	explained := flag.String("explained", "mutants.txt", "the file of explained survivors")
 	first := flag.String("first", "^TestScriptsAgreeWithTheModel$/^miniredis$/^SCRIPT$", "the tests to run first, as for go test -run; SCRIPT is the script's name")
-	then := flag.String("then", "^Test(Vectors|Edges|Fault.*)$/^miniredis$/^SCRIPT$", "the tests to run on what survives the first")
+	then := flag.String("then", "^Test(Vectors|Edges.*|Fault.*)$/^miniredis$/^SCRIPT$", "the tests to run on what survives the first")
 	long := flag.Duration("long", 200*time.Millisecond, "what a test takes that is left for the survivors of the others")
 	parallel := flag.Int("parallel", 2, "mutants tried at once")
 	atLeast := flag.Float64("at-least", 95, "the least share of mutants to be killed, in percent, explained ones aside")
