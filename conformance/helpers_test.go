@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -183,6 +184,12 @@ func (s *subject) content(t tb) string {
 		t.Fatalf("read %s: %v", s.key, err)
 	}
 	return fmt.Sprintf("%q expires in %d ms", value, s.pttl(t))
+}
+
+// unchanged says whether a call wrote nothing, by the key's content before and after it. In a key's last millisecond the server
+// itself may remove it.
+func unchanged(before, after string) bool {
+	return after == before || after == "no key" && strings.HasSuffix(before, " expires in 0 ms")
 }
 
 // readAny reads the key's value, whatever its type.
