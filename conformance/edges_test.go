@@ -136,3 +136,252 @@ func TestEdgesOfACounter(t *testing.T) {
 		})
 	}
 }
+
+// TestEdgesOfALog holds what a log keeps, besides what it answers: entries that count no more, or are given back, have
+// to go, or a log would grow for ever.
+func TestEdgesOfALog(t *testing.T) {
+	type call struct {
+		us      int64 // since the epoch
+		op      string
+		cost    int64
+		window  int64 // ms
+		times   int   // 0 is once
+		entries int64 // in the log afterwards; 0 is no log at all
+	}
+	cases := []struct {
+		name  string
+		calls []call
+	}{
+		{"one entry counts no more", []call{
+			{0, "take", 1, 1000, 1, 1},
+			{1, "take", 1, 1000, 3, 4},
+			{1_000_000, "take", 1, 1000, 1, 4},
+		}},
+		{"three entries count no more", []call{
+			{0, "take", 1, 1000, 3, 3},
+			{1, "take", 1, 1000, 2, 5},
+			{1_000_000, "take", 1, 1000, 1, 3},
+		}},
+		{"a hundred entries at a time are cleared away", []call{
+			{0, "take", 1, 1000, 250, 250},
+			{1, "take", 1, 1000, 1, 251},
+			{1_000_000, "take", 1, 1000, 1, 152},
+			{1_000_000, "take", 1, 1000, 1, 53},
+			{1_000_000, "take", 1, 1000, 1, 4},
+		}},
+		{"a refund clears away what it gives back", []call{
+			{0, "take", 2, 1000, 3, 3},
+			{0, "settle", -1, 1000, 1, 3},
+			{0, "settle", -1, 1000, 1, 2},
+			{0, "settle", -3, 1000, 1, 1},
+			{0, "settle", -1, 1000, 1, 0},
+		}},
+		{"a refund of the first of two units", []call{
+			{0, "take", 1, 1000, 2, 2},
+			{0, "settle", -1, 1000, 1, 1},
+		}},
+		{"a microsecond more moves the expiry", []call{
+			{0, "take", 1, 1000, 1, 1},
+			{500_000, "take", 1, 1000, 1, 2},
+			{1_000_001, "take", 1, 1000, 1, 2},
+		}},
+		{"forgotten, but still there", []call{
+			{0, "take", 1, 1000, 150, 150},
+			{1, "take", 1, 1000, 1, 151},
+			{1_000_000, "take", 1, 1000, 1, 52},
+			{1_000_000, "peek", 1, 5000, 1, 52},
+		}},
+		{"a window of one millisecond more", []call{
+			{0, "take", 1, 1000, 1, 1},
+			{999_500, "take", 1, 1000, 1, 2},
+			{1_001_000, "take", 1, 1000, 1, 2}, // expires 2 s later
+			{2_000_000, "take", 1, 1001, 1, 3}, // and keeps that
+			{2_000_000, "peek", 1, 5000, 1, 3},
+		}},
+		{"a window of one millisecond less", []call{
+			{0, "take", 1, 1000, 150, 150},
+			{600, "take", 1, 1000, 1, 151},
+			{999_500, "take", 1, 999, 1, 52},
+			{999_500, "peek", 1, 5000, 1, 52},
+		}},
+	}
+	for s := range subjectsOf(t, model.Log) {
+		t.Run(s.name, func(t *testing.T) {
+			key := s.key
+			for _, c := range cases {
+				s.key = key + c.name
+				state := model.New()
+				for i, call := range c.calls {
+					s.at(epoch + call.us)
+					p := policyOf(model.Log, 1000, call.window)
+					for range max(1, call.times) {
+						want := state.Call(s.now, call.op, call.cost, p, 0).Numbers()
+						if got := s.call(t, call.op, call.cost, p, 0); !slices.Equal(got, want) {
+							t.Fatalf("%s: call %d: got %v, want %v", c.name, i, got, want)
+						}
+					}
+					s.checkUntil(t, state.Until())
+					members, err := s.do(t, "ZCARD", s.key).AsInt64()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if members > 0 {
+						members-- // the header
+					}
+					if members != call.entries {
+						t.Fatalf("%s: call %d: %d entries, want %d", c.name, i, members, call.entries)
+					}
+				}
+			}
+		})
+	}
+}
+
+// entry is a log's member and its score, as a ZADD takes them.
+func entry(us, total, cost int64) []string {
+	return []string{text(us), fmt.Sprintf("%014x%013x%x", us, total, cost)}
+}
+
+// TestLogTotalsWrapAround starts from logs whose running total is about to pass 10^15, which would take a million
+// of the largest charges, and holds them to the model as they do.
+func TestLogTotalsWrapAround(t *testing.T) {
+	const wrap = 1_000_000_000_000_000
+	p := policyOf(model.Log, 40, 1000)
+	for s := range subjectsOf(t, model.Log) {
+		t.Run(s.name, func(t *testing.T) {
+			key := s.key
+			for before := int64(1); before <= 80; before++ { // units up to the wrap
+				s.key = fmt.Sprintf("%s:%d", key, before)
+				s.at(epoch)
+				state := model.New()
+				state.Call(epoch, "take", 1, p, 0)
+				zadd := slices.Concat([]string{"ZADD", s.key, "0", fmt.Sprintf("log:1000:%d:%d", state.Until(), wrap-before-1)},
+					entry(epoch, wrap-before, 1))
+				for _, command := range [][]string{zadd, {"PEXPIREAT", s.key, text(state.Until())}} {
+					if err := s.do(t, command...).Error(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for i := range int64(60) {
+					s.at(s.now + []int64{100_000, 0, 1}[i%3])
+					op, cost := "take", 1+i*7%5
+					switch i % 5 {
+					case 2:
+						op, cost = "peek", 1+i*11%40
+					case 4:
+						op, cost = "settle", -1-i%3
+					}
+					want := state.Call(s.now, op, cost, p, 0).Numbers()
+					if got := s.call(t, op, cost, p, 0); !slices.Equal(got, want) {
+						t.Fatalf("%d before the wrap, call %d, %s %d: got %v, want %v", before, i, op, cost, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestLogIsFullWithinAMicrosecond: where the time stands still the total can't wrap around, and ends at 4.5 * 10^15.
+func TestLogIsFullWithinAMicrosecond(t *testing.T) {
+	const most = 4_500_000_000_000_000
+	for s := range subjectsOf(t, model.Log) {
+		t.Run(s.name, func(t *testing.T) {
+			zadd := slices.Concat([]string{"ZADD", s.key, "0", fmt.Sprintf("log:1000:%d:%d", epoch/1000+2000, (most-7)%1_000_000_000_000_000)},
+				entry(epoch, most-2, 5))
+			if err := s.do(t, zadd...).Error(); err != nil {
+				t.Fatal(err)
+			}
+			want := []int64{1, 4, 0, 1000, epoch}
+			if got := s.call(t, "take", 1, policyOf(model.Log, 10, 1000), 0); !slices.Equal(got, want) {
+				t.Errorf("one below the end: got %v, want %v", got, want)
+			}
+			got, err := s.eval(t, []string{s.key}, "take", "1", "10", "1000")
+			if err == nil || !strings.HasPrefix(err.Error(), "SLUICESTATE ") {
+				t.Errorf("at the end: got %v, %v, want it refused", got, err)
+			}
+		})
+	}
+}
+
+// TestLogFindsTheEntry holds the search for the entry that has to leave against the model, for every cost, in logs that
+// hide it: costs that grow, that shrink, and one large among many small.
+func TestLogFindsTheEntry(t *testing.T) {
+	costs := map[string]func(i int64) int64{
+		"growing":    func(i int64) int64 { return 1 + i*i/40 },
+		"shrinking":  func(i int64) int64 { return 1 + (60-i)*(60-i)/40 },
+		"one first":  func(i int64) int64 { return 1 + max(0, 1-i)*500 },
+		"one last":   func(i int64) int64 { return 1 + max(0, i-58)*500 },
+		"one inside": func(i int64) int64 { return 1 + max(0, 1-(i-30)*(i-30))*500 },
+		"alike":      func(int64) int64 { return 3 },
+	}
+	for s := range subjectsOf(t, model.Log) {
+		t.Run(s.name, func(t *testing.T) {
+			key := s.key
+			for name, cost := range costs {
+				s.key = key + name
+				s.at(epoch)
+				var total int64
+				for i := range int64(60) {
+					total += cost(i)
+				}
+				p, state := policyOf(model.Log, total, 1000), model.New()
+				hold := func(op string, cost int64) {
+					t.Helper()
+					want := state.Call(s.now, op, cost, p, 0).Numbers()
+					if got := s.call(t, op, cost, p, 0); !slices.Equal(got, want) {
+						t.Fatalf("%s: %s %d: got %v, want %v", name, op, cost, got, want)
+					}
+				}
+				for i := range int64(60) {
+					s.at(s.now + 1000)
+					hold("take", cost(i))
+				}
+				for n := int64(1); n <= total; n += 1 + n/30 {
+					hold("peek", n)
+				}
+				for n := range int64(20) {
+					hold("settle", -1-n)
+					hold("peek", total)
+				}
+			}
+		})
+	}
+}
+
+// TestForeignLogs are sorted sets that begin as a log does, and are none.
+func TestForeignLogs(t *testing.T) {
+	header := fmt.Sprintf("log:1000:%d:0", epoch/1000+2000)
+	good := func(us, total int64) []string { return entry(epoch+us, total, 1) }
+	bad := func(us int64, member string) []string { return []string{text(epoch + us), member} }
+	cases := map[string][]string{
+		"the newest has no cost":        slices.Concat(good(0, 1), bad(1, entry(epoch+1, 2, 1)[1][:27])),
+		"the newest is none":            slices.Concat(good(0, 1), bad(1, "another")),
+		"the oldest is none":            slices.Concat(bad(0, "another"), good(1, 1)),
+		"the oldest has another cost":   slices.Concat(bad(0, entry(epoch, 1, 1)[1][:27]+"ten"), good(1, 2)),
+		"the second is none":            slices.Concat(good(-1_000_001, 1), bad(-1_000_000, "another"), good(0, 2)),
+		"the third is none":             slices.Concat(good(-1_000_002, 1), good(-1_000_001, 2), bad(-999_999, "another"), good(0, 3)),
+		"the third has another cost":    slices.Concat(good(-1_000_002, 1), good(-1_000_001, 2), bad(-999_999, entry(epoch, 3, 1)[1][:27]+"ten"), good(0, 4)),
+		"all but the header is missing": nil,
+	}
+	for s := range subjectsOf(t, model.Log) {
+		t.Run(s.name, func(t *testing.T) {
+			key := s.key
+			for name, members := range cases {
+				s.key = key + name
+				if err := s.do(t, slices.Concat([]string{"ZADD", s.key, "0", header}, members)...).Error(); err != nil {
+					t.Fatal(err)
+				}
+				before := s.content(t)
+				for _, args := range [][]string{{"peek", "1", "10", "1000"}, {"take", "10", "10", "1000"}, {"settle", "-1", "10", "1000", "0"}} {
+					got, err := s.eval(t, []string{s.key}, args...)
+					if err == nil || !strings.HasPrefix(err.Error(), "SLUICESTATE ") {
+						t.Errorf("%s: %q: got %v, %v, want it refused", name, args, got, err)
+					}
+				}
+				if after := s.content(t); after != before {
+					t.Errorf("%s: it was\n%s\nand is\n%s", name, before, after)
+				}
+			}
+		})
+	}
+}

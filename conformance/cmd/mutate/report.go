@@ -91,8 +91,13 @@ func report(w io.Writer, all, survived []mutant, why explained, atLeast float64)
 	line("all", sum)
 
 	var problems []error
+	tried := map[place]bool{}
+	for _, m := range all {
+		tried[place{m.script, m.text, m.change}] = true
+	}
 	for p := range why {
-		if !alive[p] && of[p.script] != nil {
+		// A shared line need not be in the scripts that were chosen.
+		if !alive[p] && of[p.script] != nil && (tried[p] || p.script != "shared") {
 			problems = append(problems, fmt.Errorf("explained, but killed or not there: %s | %s | %s", p.script, p.text, p.change))
 		}
 	}
