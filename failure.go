@@ -67,7 +67,7 @@ const (
 
 	ClassTimeout     ErrorClass = "timeout"     // a fault: no answer in time
 	ClassConnection  ErrorClass = "connection"  // a fault: no connection, or it broke
-	ClassUnavailable ErrorClass = "unavailable" // a fault: the server says that it can't: LOADING, READONLY, OOM, CLUSTERDOWN, NOPERM ...
+	ClassUnavailable ErrorClass = "unavailable" // a fault: the server says that it can't: LOADING, READONLY, OOM, CLUSTERDOWN, NOPERM, no library of functions ...
 	ClassBreaker     ErrorClass = "breaker"     // a fault: the breaker is open, nothing was sent
 
 	ClassCanceled ErrorClass = "canceled" // the caller's context ended
@@ -92,9 +92,12 @@ func redisFault(err error) error {
 // classify classifies an error of the client's or the server's.
 func classify(err error) ErrorClass {
 	var said *rueidis.RedisError
+	var library *LibraryError
 	var open *breakerError
 	var network net.Error
 	switch {
+	case errors.As(err, &library):
+		return ClassUnavailable
 	case errors.Is(err, ErrReply):
 		return ClassReply
 	case errors.As(err, &said):

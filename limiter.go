@@ -41,6 +41,12 @@ type Config struct {
 	// per call.
 	Timeout time.Duration
 
+	// Functions calls the scripts as Redis Functions (FCALL, and FCALL_RO to peek) in place of EVALSHA. The server needs Redis 7.0 or
+	// Valkey, and the library sluice: Load puts it where there is none, and [FunctionLibrary] is its text. Unlike scripts a
+	// library is kept and replicated with the data, so a restart or a failover costs no second round trip, and callers need
+	// no right to send code. A server without the library, or with an older one, is a *[LibraryError], at every call.
+	Functions bool
+
 	// OnFailure is what decides when Redis fails or Timeout runs out: ReturnError (the default), FailOpen, FailClosed or
 	// FailLocal. With any but the first, calls that ask (Allow, Wait, Peek, Batch ...) return no error then, but a Result that is
 	// Degraded. Settle, Reset and Load return their errors always.
@@ -141,7 +147,7 @@ func New(client rueidis.Client, cfg Config) (*Limiter, error) {
 	}
 	return &Limiter{
 		keys:    keys,
-		loader:  loader{client: client, timeout: cfg.Timeout, breaker: cfg.Breaker},
+		loader:  loader{client: client, timeout: cfg.Timeout, breaker: cfg.Breaker, functions: cfg.Functions},
 		standIn: standIn,
 		rollout: rollout,
 		denials: denials,
@@ -293,6 +299,9 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 // Load sends the scripts to every node that the client knows, primaries and replicas. It is optional: a node that lacks
 // a script gets it with the first call that needs it. It saves that call the second round trip, and shows at start-up
 // what can't be reached. The error joins one *[CallError] per node that failed; the other nodes have been loaded.
+//
+// With Config.Functions it puts the library of functions where there is none, once per server and not per start. It replaces
+// none: an older one is a *[LibraryError], a changed one matches [ErrReply].
 func (l *Limiter) Load(ctx context.Context) error {
 	t := l.depart(1)
 	err := l.loader.load(ctx)
@@ -352,7 +361,7 @@ func (l *Limiter) call(ctx context.Context, q *question) (Result, error) {
 func (l *Limiter) conclude(ctx context.Context, q *question, index int, t *trip, keys []string, answer said, err error) (Result, error) {
 	var res Result
 	if err == nil {
-		res, err = q.answer(answer.res)
+		res, err = q.answer(answer)
 	}
 	if err != nil {
 		err = failure(ctx, q.op, keys, err)
@@ -399,7 +408,7 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 	l.arrive(&t)
 	var results Results
 	if err == nil {
-		results, err = decodeAll(answer.res, questions)
+		results, err = decodeAll(answer, questions)
 	}
 	if err != nil {
 		err = failure(ctx, op, i.keys, err)
@@ -556,8 +565,8 @@ func appendWords(words []string, text string) []string {
 }
 
 // answer reads what the script said to the question.
-func (q *question) answer(res rueidis.RedisResult) (Result, error) {
-	elements, err := readArray(res)
+func (q *question) answer(answer said) (Result, error) {
+	elements, err := readArray(answer)
 	if err != nil {
 		return Result{}, err
 	}

@@ -29,6 +29,18 @@ var (
 	multiText string
 )
 
+// The scripts as a library of Redis Functions.
+//
+//go:embed scripts/functions.lua
+var libraryText string
+
+// libraryVersion is that of libraryText. It is in its functions' names, so a library that is older has none of them.
+const (
+	libraryVersion  = 1
+	functionPrefix  = "sluice_v1_"
+	versionFunction = "sluice_version"
+)
+
 const (
 	slidingLogSHA1     = "b142673e90643321a5d383b675871c63cdf3c686"
 	slidingCounterSHA1 = "ab0dcb7513d8cb1d0d08c85fb184db10c8796a5d"
@@ -37,20 +49,25 @@ const (
 )
 
 type script struct {
-	name string // of the file in scripts/, and of the algorithm in the arguments of multi.lua
-	sha1 string
-	text string
+	name     string // of the file in scripts/, and of the algorithm in the arguments of multi.lua
+	function string
+	sha1     string
+	text     string
 }
 
 // multi is the place among the scripts of the one for several limits at once.
 const multi = tokenBucket + 1
 
 var scripts = [...]script{
-	slidingLog:     {"sliding_log", slidingLogSHA1, slidingLogText},
-	slidingCounter: {"sliding_counter", slidingCounterSHA1, slidingCounterText},
-	tokenBucket:    {"token_bucket", tokenBucketSHA1, tokenBucketText},
-	multi:          {"multi", multiSHA1, multiText},
+	slidingLog:     {"sliding_log", functionPrefix + "sliding_log", slidingLogSHA1, slidingLogText},
+	slidingCounter: {"sliding_counter", functionPrefix + "sliding_counter", slidingCounterSHA1, slidingCounterText},
+	tokenBucket:    {"token_bucket", functionPrefix + "token_bucket", tokenBucketSHA1, tokenBucketText},
+	multi:          {"multi", functionPrefix + "multi", multiSHA1, multiText},
 }
+
+// FunctionLibrary is the scripts as a library of Redis Functions: what [Config.Functions] needs on the server. [Limiter.Load] puts it
+// where there is none; to replace an older one, send it as FUNCTION LOAD REPLACE. It is scripts/functions.lua.
+func FunctionLibrary() string { return libraryText }
 
 // Operations: the first three are the scripts'.
 const (
@@ -80,6 +97,24 @@ func (i *invocation) byText(b rueidis.Builder) rueidis.Completed {
 	return b.Eval().Script(i.script.text).Numkeys(int64(len(i.keys))).Key(i.keys...).Arg(i.args...).Build()
 }
 
+// byName is the invocation as a call of a function. A peek goes by FCALL_RO, which needs no right to write; it isn't marked as read-only,
+// like no other command.
+func (i *invocation) byName(b rueidis.Builder) rueidis.Completed {
+	if i.args[0] == opPeek {
+		return i.readOnly(b, i.script.function+"_peek", i.args)
+	}
+	return b.Fcall().Function(i.script.function).Numkeys(int64(len(i.keys))).Key(i.keys...).Arg(i.args...).Build()
+}
+
+// askVersion asks for the version of the library on the node that has the invocation's keys.
+func (i *invocation) askVersion(b rueidis.Builder) rueidis.Completed {
+	return i.readOnly(b, versionFunction, nil)
+}
+
+func (i *invocation) readOnly(b rueidis.Builder, function string, args []string) rueidis.Completed {
+	return b.Arbitrary("FCALL_RO", function, strconv.Itoa(len(i.keys))).Keys(i.keys...).Args(args...).Build()
+}
+
 // loader is all that talks to Redis.
 //
 // None of its commands is marked as read-only or retryable, so rueidis sends each of them once: its retries (after a
@@ -87,19 +122,26 @@ func (i *invocation) byText(b rueidis.Builder) rueidis.Completed {
 // what a node has refused to run, a MOVED, ASK or REDIRECT, and what was cut off by ClientOption.ConnLifetime (see
 // New).
 type loader struct {
-	client  rueidis.Client
-	timeout time.Duration
-	breaker Breaker // nil: none
+	client    rueidis.Client
+	timeout   time.Duration
+	breaker   Breaker // nil: none
+	functions bool
 }
 
 // said is what came back for a command.
 type said struct {
 	res      rueidis.RedisResult
-	reloaded bool // the server did not know the script, and was sent it
+	reloaded bool          // the server did not know the script, and was sent it
+	library  *LibraryError // the server did not know the function
 }
 
 // err is what failed, if that was Redis: what a breaker is to know.
-func (s said) err() error { return redisFault(s.res.Error()) }
+func (s said) err() error {
+	if s.library != nil {
+		return s.library
+	}
+	return redisFault(s.res.Error())
+}
 
 // saidAll is what came back for a pipeline.
 type saidAll []said
@@ -115,6 +157,9 @@ func (all saidAll) err() error {
 
 // run runs one invocation.
 func (l *loader) run(ctx context.Context, i *invocation) (said, error) {
+	if l.functions {
+		return within(ctx, l, l.client, i, callFunction)
+	}
 	return within(ctx, l, l.client, i, evaluate)
 }
 
@@ -123,35 +168,65 @@ func evaluate(ctx context.Context, client rueidis.Client, i *invocation) said {
 	if !isNoScript(res.Error()) {
 		return said{res: res}
 	}
-	return said{client.Do(ctx, i.byText(client.B())), true}
+	return said{res: client.Do(ctx, i.byText(client.B())), reloaded: true}
 }
 
-// runAll runs invocations in one pipeline, and those whose script was unknown in a second one.
+func callFunction(ctx context.Context, client rueidis.Client, i *invocation) said {
+	res := client.Do(ctx, i.byName(client.B()))
+	if !isNoFunction(res.Error()) {
+		return said{res: res}
+	}
+	return said{library: libraryError(client.Do(ctx, i.askVersion(client.B())), res.Error())}
+}
+
+// runAll runs invocations in one pipeline, and sends a second one for those whose script or function was unknown.
 func (l *loader) runAll(ctx context.Context, all []*invocation) (saidAll, error) {
+	if l.functions {
+		return within(ctx, l, l.client, all, callFunctions)
+	}
 	return within(ctx, l, l.client, all, evaluateAll)
 }
 
 func evaluateAll(ctx context.Context, client rueidis.Client, all []*invocation) saidAll {
-	commands := make(rueidis.Commands, len(all))
-	for n, i := range all {
-		commands[n] = i.byDigest(client.B())
-	}
-	results := sendAll(ctx, client, commands)
-
-	var unknown []int
-	var again rueidis.Commands // not commands[:0], which the client may still be reading if the context ended
-	for n := range results {
-		if isNoScript(results[n].res.Error()) {
-			unknown = append(unknown, n)
-			again = append(again, all[n].byText(client.B()))
-		}
-	}
-	if len(unknown) > 0 {
-		for n, res := range client.DoMulti(ctx, again...) {
-			results[unknown[n]] = said{res, true}
-		}
+	results := sendEach(ctx, client, all, (*invocation).byDigest)
+	unknown, which := those(all, results, isNoScript)
+	for n, again := range sendEach(ctx, client, unknown, (*invocation).byText) {
+		results[which[n]] = said{res: again.res, reloaded: true}
 	}
 	return results
+}
+
+func callFunctions(ctx context.Context, client rueidis.Client, all []*invocation) saidAll {
+	results := sendEach(ctx, client, all, (*invocation).byName)
+	unknown, which := those(all, results, isNoFunction)
+	for n, version := range sendEach(ctx, client, unknown, (*invocation).askVersion) {
+		results[which[n]] = said{library: libraryError(version.res, results[which[n]].res.Error())}
+	}
+	return results
+}
+
+// those are the invocations with such an error, and their places among all.
+func those(all []*invocation, results saidAll, is func(error) bool) (some []*invocation, places []int) {
+	for n := range results {
+		if is(results[n].res.Error()) {
+			some, places = append(some, all[n]), append(places, n)
+		}
+	}
+	return some, places
+}
+
+func sendEach(
+	ctx context.Context, client rueidis.Client, all []*invocation,
+	as func(*invocation, rueidis.Builder) rueidis.Completed,
+) saidAll {
+	if len(all) == 0 {
+		return nil
+	}
+	commands := make(rueidis.Commands, len(all))
+	for n, i := range all {
+		commands[n] = as(i, client.B())
+	}
+	return sendAll(ctx, client, commands)
 }
 
 func sendAll(ctx context.Context, client rueidis.Client, commands rueidis.Commands) saidAll {
@@ -183,7 +258,7 @@ func unlink(ctx context.Context, client rueidis.Client, keys []string) saidAll {
 	return sendAll(ctx, client, commands)
 }
 
-// load sends every script to every node that the client knows, all nodes at once, and joins what went wrong.
+// load sends every script, or the library, to every node that the client knows, all nodes at once, and joins what went wrong.
 func (l *loader) load(ctx context.Context) error {
 	nodes := l.client.Nodes()
 	addrs := slices.Sorted(maps.Keys(nodes))
@@ -201,9 +276,16 @@ func (l *loader) load(ctx context.Context) error {
 }
 
 func (l *loader) loadNode(ctx context.Context, node rueidis.Client) error {
+	unbroken := &loader{timeout: l.timeout} // what one node does says little about the limits on the others
+	if l.functions {
+		installed, err := within(ctx, unbroken, node, libraryText, install)
+		if err == nil {
+			err = installed.fault
+		}
+		return err
+	}
 	known := scripts[slidingLog:]
-	// Not through the breaker: what one node does says little about the limits on the others.
-	results, err := within(ctx, &loader{timeout: l.timeout}, node, known, sendScripts)
+	results, err := within(ctx, unbroken, node, known, sendScripts)
 	if err != nil {
 		return err
 	}
@@ -225,6 +307,68 @@ func sendScripts(ctx context.Context, node rueidis.Client, all []script) saidAll
 		commands[n] = node.B().ScriptLoad().Script(all[n].text).Build()
 	}
 	return sendAll(ctx, node, commands)
+}
+
+// installed is what came of putting the library on a node.
+type installed struct{ fault error }
+
+func (i installed) err() error { return i.fault }
+
+// install puts the library on a node that has none, and checks the one that it has. It replaces none: another program may need it
+// as it is.
+func install(ctx context.Context, node rueidis.Client, text string) installed {
+	ask := func() rueidis.RedisResult {
+		return node.Do(ctx, node.B().Arbitrary("FCALL_RO", versionFunction, "0").Build())
+	}
+	has := ask()
+	missing := has.Error()
+	if isNoFunction(missing) {
+		refused := node.Do(ctx, node.B().FunctionLoad().FunctionCode(text).Build()).Error()
+		if isReadOnly(refused) {
+			return installed{} // a replica, to which its primary sends the library
+		}
+		if refused != nil { // if not because another process was faster
+			missing = refused
+		}
+		has = ask()
+	}
+	version, digest, err := readVersion(has)
+	switch {
+	case isNoFunction(err):
+		return installed{&LibraryError{Err: missing}}
+	case err != nil:
+		return installed{err}
+	case version < libraryVersion:
+		return installed{&LibraryError{Version: version}}
+	case version == libraryVersion && !strings.Contains(text, "'"+digest+"'"):
+		return installed{&replyError{what: "the library of functions has the digest " + strconv.Quote(clip(digest)) + ", which its version has not"}}
+	}
+	return installed{}
+}
+
+// readVersion reads what versionFunction tells.
+func readVersion(res rueidis.RedisResult) (version int64, digest string, err error) {
+	elements, err := readArray(said{res: res})
+	if err != nil {
+		return 0, "", err
+	}
+	if len(elements) != 2 {
+		return 0, "", &replyError{what: versionFunction + " has " + strconv.Itoa(len(elements)) + " elements, want 2"}
+	}
+	if version, err = elements[0].ToInt64(); err == nil {
+		digest, err = elements[1].ToString()
+	}
+	if err != nil {
+		return 0, "", &replyError{what: versionFunction + ": " + err.Error()}
+	}
+	return version, digest, nil
+}
+
+// libraryError says why a function is missing, by what was said of the version.
+func libraryError(version rueidis.RedisResult, missing error) *LibraryError {
+	e := &LibraryError{Err: missing}
+	e.Version, _, _ = readVersion(version) // 0 if there is none
+	return e
 }
 
 // notSentError marks the errors of calls that ended before anything was sent.
@@ -328,12 +472,32 @@ func isNoScript(err error) bool {
 	return errors.As(err, &said) && said.IsNoScript()
 }
 
+// isNoFunction says whether the server does not know the function, or no functions at all, so that nothing ran.
+func isNoFunction(err error) bool {
+	if err == nil {
+		return false
+	}
+	var said *rueidis.RedisError
+	if !errors.As(err, &said) {
+		return false
+	}
+	text := strings.TrimPrefix(said.Error(), "ERR ") // which rueidis has cut off, as of today
+	return text == "Function not found" || strings.HasPrefix(text, "unknown command")
+}
+
+func isReadOnly(err error) bool {
+	var said *rueidis.RedisError
+	return errors.As(err, &said) && strings.HasPrefix(said.Error(), "READONLY")
+}
+
 // failure makes the error of a failed call on these keys. It looks at the error as the client returned it, before
 // anything hides its type.
 func failure(ctx context.Context, op string, keys []string, err error) error {
 	e := &CallError{Op: op, Class: classify(err), Err: err, fault: ErrBackend}
 	var said *rueidis.RedisError
+	var library *LibraryError
 	switch {
+	case errors.As(err, &library): // nothing ran
 	case errors.Is(err, ErrReply):
 		e.Unknown = changes(op)
 	case errors.As(err, &said):

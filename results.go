@@ -97,6 +97,27 @@ type StateError struct {
 
 func (e *StateError) Error() string { return "key " + strconv.Quote(clip(e.Key)) + ": " + e.Message }
 
+// A LibraryError says that the server's library of functions, which [Config.Functions] calls, is missing or older than this package
+// needs. It is found, by errors.As, in a [CallError] that matches [ErrBackend]. Nothing ran.
+type LibraryError struct {
+	Version int64 // of the server's library; 0 if there is none, or if it did not tell
+	Err     error // what the server said, if it was an error
+}
+
+func (e *LibraryError) Error() string {
+	has, want := strconv.FormatInt(e.Version, 10), strconv.Itoa(libraryVersion)
+	switch {
+	case e.Version == 0 && e.Err != nil:
+		return "the server has no library of functions of version " + want + " (Limiter.Load puts it there): " + e.Err.Error()
+	case e.Version < libraryVersion:
+		return "the server's library of functions has version " + has + " and not " + want + " (replace it: FUNCTION LOAD REPLACE)"
+	}
+	return "the server's library of functions has version " + has + ", and not the functions of version " + want
+}
+
+// Unwrap is what the server said, if it was an error.
+func (e *LibraryError) Unwrap() error { return e.Err }
+
 // A LimitedError is Wait's: the limit did not admit the call while the context would have waited. It matches [ErrLimited].
 type LimitedError struct {
 	// Result is the last denial. For a call that stood behind others in its process (see Limiter.Wait) it is that of the
@@ -192,8 +213,8 @@ type Results struct {
 	// Shadowed: a limit denied, but is only tried out for the subject (Config.ShadowPercent); so it is for every subject that was
 	// denied. The call is Allowed, and nothing was charged on any limit.
 	Shadowed bool
-	// RetryAfter is the least wait after which the same call would be admitted, other traffic aside: the longest of the
-	// limits', 0 if it was allowed. In whole milliseconds, and exact.
+	// RetryAfter is the least wait after which every limit would admit its cost, other traffic aside: the longest of the
+	// limits'. 0 if all did; a call that is Shadowed keeps the wait that it would have been told. In whole milliseconds, and exact.
 	RetryAfter time.Duration
 	// Each is the limits' own decisions, in the order of the requests. In a call that was denied, a limit that would have
 	// admitted its cost says Allowed with what is free, uncharged; Settle refuses it.
@@ -244,8 +265,11 @@ func (e *replyError) Is(target error) bool { return target == ErrReply }
 func (e *replyError) Unwrap() error        { return e.err }
 
 // readArray reads an array.
-func readArray(res rueidis.RedisResult) ([]rueidis.RedisMessage, error) {
-	m, err := res.ToMessage()
+func readArray(answer said) ([]rueidis.RedisMessage, error) {
+	if answer.library != nil {
+		return nil, answer.library
+	}
+	m, err := answer.res.ToMessage()
 	if err != nil {
 		return nil, err
 	}
@@ -331,8 +355,8 @@ func (q *question) charge(res *Result) {
 }
 
 // decodeAll reads the reply of multi.lua: the verdict, the wait, and a reply for each limit that agrees with them.
-func decodeAll(res rueidis.RedisResult, questions []question) (Results, error) {
-	elements, err := readArray(res)
+func decodeAll(answer said, questions []question) (Results, error) {
+	elements, err := readArray(answer)
 	if err != nil {
 		return Results{}, err
 	}

@@ -30,7 +30,7 @@ func TestDecode(t *testing.T) {
 
 func elementsOf(t *testing.T, body []byte) []rueidis.RedisMessage {
 	t.Helper()
-	elements, err := readArray(rueidis.NewResult(message(body), nil))
+	elements, err := readArray(said{res: rueidis.NewResult(message(body), nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func FuzzDecode(f *testing.F) {
 			return // no message, and rueidis does not check sizes here
 		}
 		var got reply
-		elements, err := readArray(rueidis.NewResult(m, nil))
+		elements, err := readArray(said{res: rueidis.NewResult(m, nil)})
 		if err != nil && m.Error() != nil {
 			return // no reply but an error
 		}

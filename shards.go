@@ -110,7 +110,7 @@ func (l *Limiter) peekShards(ctx context.Context, req *Request) (Result, error) 
 		var one Result
 		err := failed
 		if err == nil {
-			one, err = questions[n].answer(answers[n].res)
+			one, err = questions[n].answer(answers[n])
 		}
 		if err != nil {
 			return l.finish(ctx, &whole, 0, &t, reloaded, Result{}, failure(ctx, opPeek, invocations[n].keys, err))

@@ -50,9 +50,9 @@ func functionServer(t *testing.T) *servers.Server {
 
 // fcall is the command that calls a script's function: the one that only reads, if that will do.
 func fcall(b rueidis.Builder, script string, keys []string, args ...string) rueidis.Completed {
-	words := []string{"FCALL", "sluice_" + script}
+	words := []string{"FCALL", "sluice_v1_" + script}
 	if len(args) > 0 && args[0] == "peek" {
-		words = []string{"FCALL_RO", "sluice_" + script + "_peek"}
+		words = []string{"FCALL_RO", "sluice_v1_" + script + "_peek"}
 	}
 	return b.Arbitrary(slices.Concat(words, []string{strconv.Itoa(len(keys))}, keys, args)...).Build()
 }
@@ -121,7 +121,7 @@ func TestFunctionsForPeekOnlyPeek(t *testing.T) {
 	} {
 		for _, op := range []string{"take", "settle", "", "PEEK"} {
 			for _, command := range []string{"FCALL", "FCALL_RO"} {
-				words := slices.Concat([]string{command, "sluice_" + script + "_peek", "1", key, op}, policy)
+				words := slices.Concat([]string{command, "sluice_v1_" + script + "_peek", "1", key, op}, policy)
 				err := server.Client.Do(t.Context(), server.Client.B().Arbitrary(words...).Build()).Error()
 				if err == nil || !strings.HasPrefix(err.Error(), "SLUICEARG operation must be peek") {
 					t.Errorf("%v: got %v, want SLUICEARG operation", words, err)

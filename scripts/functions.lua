@@ -4,12 +4,13 @@
 -- FUNCTION LOAD REPLACE puts it on a server, once. It is stored and replicated with the data, so it is there after a
 -- restart and a failover, and there is no NOSCRIPT.
 --
--- Functions  sluice_sliding_log, sluice_sliding_counter, sluice_token_bucket, sluice_multi: what the scripts of these
---            names do. Keys, arguments, reply and errors are told in their files.
---            sluice_sliding_log_peek and so on: the same for the operation peek alone. They write nothing, so FCALL_RO
---            takes them, on a replica too.
---            sluice_version: {version, digest}. The version grows with every release that changes the library. The
---            digest is the SHA-1 of this text with 40 zeros in the place of the digest.
+-- Functions  sluice_v1_sliding_log, sluice_v1_sliding_counter, sluice_v1_token_bucket, sluice_v1_multi: what the scripts
+--            of these names do. Keys, arguments, reply and errors are told in their files.
+--            sluice_v1_sliding_log_peek and so on: the same for the operation peek alone. They write nothing, so
+--            FCALL_RO takes them, on a replica too.
+--            sluice_version: {version, digest}. The version grows with every release that changes the library, and is in
+--            the functions' names; a later library has the earlier names too, as long as it does the same. The digest
+--            is the SHA-1 of this text with 40 zeros in the place of the digest.
 -- Needs      Redis >= 7.0 or Valkey. A state is the same to a function and to its script: both may be used on one key.
 
 -- The error for the first argument that is not as it must be, or nil. `names`: from ARGV[2] on, the receipt last.
@@ -591,9 +592,9 @@ local function run_multi(KEYS, ARGV)
 end
 
 local function register(name, run)
-  redis.register_function('sluice_' .. name, run)
+  redis.register_function('sluice_v1_' .. name, run)
   redis.register_function{
-    function_name = 'sluice_' .. name .. '_peek',
+    function_name = 'sluice_v1_' .. name .. '_peek',
     flags = {'no-writes'},
     callback = function(keys, args)
       if args[1] ~= 'peek' then return redis.error_reply('SLUICEARG operation must be peek') end
@@ -609,5 +610,5 @@ register('multi', run_multi)
 redis.register_function{
   function_name = 'sluice_version',
   flags = {'no-writes'},
-  callback = function() return {1, '8d0d33248ac54ac81c9a1dca0dce142ee133a753'} end,
+  callback = function() return {1, '97793a3cb1cc4515bc9eb09dd4a03a3596041983'} end,
 }

@@ -19,8 +19,9 @@ import (
 
 //go:generate go run .
 
-// version is what sluice_version tells. Raise it with every release whose library is another than that of the release before,
-// so that a client can tell an older library.
+// version is what sluice_version tells, and is in the functions' names, so that a client finds no function in an older library.
+// Raise it, and libraryVersion in the loader, with every release whose library is another than that of the release before;
+// while the contract is kept, register the functions by their older names too, so that older clients find theirs.
 const version = 1
 
 // names are the scripts, each a function of the library.
@@ -77,21 +78,22 @@ const header = `#!lua name=sluice
 -- FUNCTION LOAD REPLACE puts it on a server, once. It is stored and replicated with the data, so it is there after a
 -- restart and a failover, and there is no NOSCRIPT.
 --
--- Functions  sluice_sliding_log, sluice_sliding_counter, sluice_token_bucket, sluice_multi: what the scripts of these
---            names do. Keys, arguments, reply and errors are told in their files.
---            sluice_sliding_log_peek and so on: the same for the operation peek alone. They write nothing, so FCALL_RO
---            takes them, on a replica too.
---            sluice_version: {version, digest}. The version grows with every release that changes the library. The
---            digest is the SHA-1 of this text with 40 zeros in the place of the digest.
+-- Functions  sluice_v1_sliding_log, sluice_v1_sliding_counter, sluice_v1_token_bucket, sluice_v1_multi: what the scripts
+--            of these names do. Keys, arguments, reply and errors are told in their files.
+--            sluice_v1_sliding_log_peek and so on: the same for the operation peek alone. They write nothing, so
+--            FCALL_RO takes them, on a replica too.
+--            sluice_version: {version, digest}. The version grows with every release that changes the library, and is in
+--            the functions' names; a later library has the earlier names too, as long as it does the same. The digest
+--            is the SHA-1 of this text with 40 zeros in the place of the digest.
 -- Needs      Redis >= 7.0 or Valkey. A state is the same to a function and to its script: both may be used on one key.
 
 `
 
 const footer = `
 local function register(name, run)
-  redis.register_function('sluice_' .. name, run)
+  redis.register_function('sluice_v1_' .. name, run)
   redis.register_function{
-    function_name = 'sluice_' .. name .. '_peek',
+    function_name = 'sluice_v1_' .. name .. '_peek',
     flags = {'no-writes'},
     callback = function(keys, args)
       if args[1] ~= 'peek' then return redis.error_reply('SLUICEARG operation must be peek') end
