@@ -42,10 +42,10 @@ const (
 )
 
 const (
-	slidingLogSHA1     = "b142673e90643321a5d383b675871c63cdf3c686"
-	slidingCounterSHA1 = "ab0dcb7513d8cb1d0d08c85fb184db10c8796a5d"
-	tokenBucketSHA1    = "37159181ba34b62cbe92c72f76f831071059f366"
-	multiSHA1          = "4bd754fc256ebc14960f207d4304837c66683f7e"
+	slidingLogSHA1     = "9b756c7ade16e24dea0fed4d4d4d9237d656490d"
+	slidingCounterSHA1 = "25fa96d2989fa88ed3bf79d40d1e5d052398a18b"
+	tokenBucketSHA1    = "8c6fd742aaad278b5481b6ea4dddd555dacc08da"
+	multiSHA1          = "88c9b99b25bc3e438a514c9288161a6e5e4a56e4"
 )
 
 type script struct {

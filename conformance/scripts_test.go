@@ -101,17 +101,19 @@ func TestPublishedRightsAreThoseUsed(t *testing.T) {
 
 // TestSharedTextIsTheSame holds the parts that scripts share, each script being complete in itself, to one text.
 func TestSharedTextIsTheSame(t *testing.T) {
-	part := regexp.MustCompile(`(?ms)^-- \[((?:shared|algorithm): \w+)\]\n(.*?)^-- \[end\]\n`)
+	part := regexp.MustCompile(`(?ms)^ *-- \[((?:shared|algorithm): \w+)\]\n(.*?)^ *-- \[end\]\n`)
+	margin := regexp.MustCompile(`(?m)^ +`) // in a function it is indented
 	first := map[string]string{}
 	where := map[string]string{}
 	shared := 0
 	all := sources(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		for _, m := range part.FindAllStringSubmatch(all[name], -1) {
+			here := margin.ReplaceAllString(m[2], "")
 			if text, ok := first[m[1]]; !ok {
-				first[m[1]], where[m[1]] = m[2], name
-			} else if shared++; text != m[2] {
-				t.Errorf("[%s] in %s.lua differs from that in %s.lua:\n%s", m[1], name, where[m[1]], cmp.Diff(text, m[2]))
+				first[m[1]], where[m[1]] = here, name
+			} else if shared++; text != here {
+				t.Errorf("[%s] in %s.lua differs from that in %s.lua:\n%s", m[1], name, where[m[1]], cmp.Diff(text, here))
 			}
 		}
 	}

@@ -46,28 +46,20 @@ local function muldiv(a, b, extra, c)
 end
 -- [end]
 
--- [shared: store]
--- Writes what was decided: a state, or none any more (''); `expiry` (ms) where the key's own is not right.
-local function store(key, text, expiry)
-  if text == '' then
-    redis.call('UNLINK', key)
-  elseif not expiry then
-    redis.call('SET', key, text, 'KEEPTTL')
-  else
-    redis.call('SET', key, text)
-    redis.call('PEXPIREAT', key, string.format('%d', expiry))
+-- [shared: counter_wait]
+-- Milliseconds from `now_ms` until no more than `most` units (>= 0) are used, but no longer than the state is known. It
+-- is solved, not searched: the least elapsed time for which previous * (window - elapsed) < (free + 1) * window.
+local function counter_wait(now_ms, most, previous, current, start, window, expiry)
+  local free = most - current
+  if free < 0 then -- too much in this window alone: in the next one it fades
+    start, previous, free = start + window, current, most
   end
+  local time = start + muldiv(window, previous - free - 1, 0, previous) + 1
+  return (expiry < time and expiry or time) - now_ms
 end
 -- [end]
 
--- [algorithm: sliding_log]
--- The error for a key that holds something else. A read that failed for another reason (no permission, say) keeps its
--- own error.
-local function log_foreign(front, what)
-  if front.err and not string.find(front.err, '^WRONGTYPE') then return front end
-  return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding log' .. (what or ''))
-end
-
+-- [shared: log_passing]
 -- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^15, a
 -- thousand times what can be in use, so a difference modulo 10^15 is never ambiguous.
 local function log_entry(member)
@@ -99,10 +91,11 @@ local function log_passing(key, base, used, units, dead, newest)
   end
   return time, high
 end
+-- [end]
 
--- Decides one call at the server time `now` (us) and writes nothing. Returns the reply, or an error; then what
--- `log_store` takes.
 local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
+  -- [algorithm: sliding_log]
+  -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
   local window = window_ms * 1000
   local now_ms = (now - now % 1000) / 1000
 
@@ -111,16 +104,19 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
   local newest -- the time of the newest entry
   local dead = 0 -- entries at the front that count no more
   local header, header_window
+  local foreign = 'SLUICESTATE KEYS[1] holds something that is not a sliding log'
   local front = redis.pcall('ZRANGE', key, 0, 2)
   local first = front[1]
-  if front.err then return log_foreign(front) end
+  if front.err then -- one that failed for another reason (no permission, say) keeps its own error
+    return string.find(front.err, '^WRONGTYPE') and redis.error_reply(foreign) or front
+  end
   if first then
     local w, u, b
     if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
     local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
     local oldest = front[2] or ''
     local time, oldest_total = log_entry(oldest)
-    if not w or not total or not oldest_total then return log_foreign(front) end
+    if not w or not total or not oldest_total then return redis.error_reply(foreign) end
     -- A log from the future stands still for up to one window, and is discarded beyond.
     if now_ms < u + 0 and last - now <= window then
       if last > at then at = last end
@@ -139,7 +135,7 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
         end
       end
       local units = tonumber(string.sub(oldest, 28), 16)
-      if not oldest_total or not units then return log_foreign(front) end
+      if not oldest_total or not units then return redis.error_reply(foreign) end
       if time > cut then
         used = math.min((total - oldest_total) % 1000000000000000 + units, (total - b) % 1000000000000000)
         base, newest = total - used, last
@@ -161,17 +157,19 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
     allowed, retry = 0, -1
     if cost <= limit then
       local time = log_passing(key, base, used, used + cost - limit, dead, newest)
-      if not time then return log_foreign(front) end
+      if not time then return redis.error_reply(foreign) end
       retry = time + window - now
     end
   end
 
+  -- `clear`: what is there counts no more; `member`: an entry to be added, at `stamp`; `text`: the header as it is to
+  -- be; `moved`: the key's expiry (ms), where its own is not right.
   local clear, stamp, member, text, moved
   if charge > 0 or refund > 0 then
     clear = first and not header or refund == used and charge == 0
     if refund > 0 and not clear then
       local time, rank = log_passing(key, base, used, refund + 1, dead, newest)
-      if not time then return log_foreign(front) end
+      if not time then return redis.error_reply(foreign) end
       dead = rank - 1
     end
     base, used = base + refund, used - refund
@@ -181,7 +179,9 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
       if total >= 1000000000000000 and at ~= newest then
         base, total = base - 1000000000000000, total - 1000000000000000
       end
-      if total >= 4500000000000000 then return log_foreign(front, ' with room in this microsecond') end
+      if total >= 4500000000000000 then
+        return redis.error_reply(foreign .. ' with room in this microsecond')
+      end
       newest, used = at, used + charge
       stamp, member = string.format('%d', at), string.format('%014x%013x%x', at, total, charge)
     end
@@ -191,7 +191,7 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
       local most = now_ms + 2 * window_ms
       if not expiry or expiry < need or expiry > most then
         expiry = math.max(need, most)
-        moved = expiry
+        moved = string.format('%d', expiry)
       end
       if moved or refund > 0 or header_window ~= window_ms then
         text = string.format('log:%d:%d:%d', window_ms, expiry, base % 1000000000000000)
@@ -210,42 +210,15 @@ local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
       retry = (retry - retry % 1000) / 1000
     end
   end
-  local reply = {allowed, used < limit and limit - used or 0, retry, reset, now}
-  return reply, clear, stamp, member, text, header, moved, dead
+  local remaining = used < limit and limit - used or 0
+  -- [end]
+  return allowed, remaining, retry, reset, text, moved, clear, stamp, member, header, dead
 end
 
--- Writes what was decided: no log any more, an entry, another header, another expiry; and clears away entries at the
--- front that count no more, only so many that no call holds up the server.
-local function log_store(key, clear, stamp, member, text, header, expiry, dead)
-  if clear then
-    redis.call('UNLINK', key)
-    dead = 0
-  end
-  if member then redis.call('ZADD', key, stamp, member) end
-  if text and text ~= header then
-    redis.call('ZADD', key, 0, text)
-    if header then redis.call('ZREM', key, header) end
-  end
-  if expiry then redis.call('PEXPIREAT', key, string.format('%d', expiry)) end
-  if dead > 0 and (member or text) then redis.call('ZREMRANGEBYRANK', key, 1, math.min(dead, 100)) end
-end
--- [end]
-
--- [algorithm: sliding_counter]
--- Milliseconds from `now_ms` until no more than `most` units (>= 0) are used, but no longer than the state is known. It
--- is solved, not searched: the least elapsed time for which previous * (window - elapsed) < (free + 1) * window.
-local function counter_wait(now_ms, most, previous, current, start, window, expiry)
-  local free = most - current
-  if free < 0 then -- too much in this window alone: in the next one it fades
-    start, previous, free = start + window, current, most
-  end
-  local time = start + muldiv(window, previous - free - 1, 0, previous) + 1
-  return (expiry < time and expiry or time) - now_ms
-end
-
--- Decides one call at the server time `now` (us) and writes nothing. Returns the reply, or an error; then what `store`
--- takes.
-local function sliding_counter(now, key, operation, cost, receipt, limit, window)
+local function sliding_counter(now, key, operation, cost, receipt, limit, window_ms)
+  -- [algorithm: sliding_counter]
+  -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
+  local window = window_ms + 0
   local now_ms = (now - now % 1000) / 1000
 
   local previous, current = 0, 0
@@ -259,27 +232,31 @@ local function sliding_counter(now, key, operation, cost, receipt, limit, window
     if not failed and #state < 90 then
       w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$')
     end
+    local its_window
+    if w then
+      its_window = w == window_ms and window or w + 0
+      last, p, c = last + 0, p + 0, c + 0
+    end
     -- Nor is it ours if the numbers are none that this script writes.
-    if not w or w + 0 < 1 or w + 0 > 31622400000 or p + 0 > 1000000000000 or c + 0 > 1000000000000 then
+    if not w or its_window < 1 or its_window > 31622400000 or p > 1000000000000 or c > 1000000000000 then
       if failed and not string.find(state.err, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding counter')
     end
-    w, last = w + 0, last + 0
-    local began = last - last % w
+    local began = last - last % its_window
     -- A state from the future stands still for up to one window, and is discarded beyond.
-    if now_ms < began + 2 * w and last - now_ms <= window then
-      expiry = began + 2 * w
+    if now_ms < began + 2 * its_window and last - now_ms <= window then
+      expiry = began + 2 * its_window
       if last > at then at = last end
-      if w ~= window then -- all that the old window knew counts as charged at `last`, rounded up
-        c = math.min(c + muldiv(p + 0, w - (last - began), w - 1, w), 1000000000000)
+      if its_window ~= window then -- all that the old window knew counts as charged at `last`, rounded up
+        c = math.min(c + muldiv(p, its_window - (last - began), its_window - 1, its_window), 1000000000000)
         p, began = 0, last - last % window
       end
       elapsed = at % window
       start = at - elapsed
       if start == began then
-        previous, current, kept = p + 0, c + 0, w == window
+        previous, current, kept = p, c, its_window == window
       elseif start == began + window then
-        previous = c + 0
+        previous = c
       end
     end
   end
@@ -313,6 +290,7 @@ local function sliding_counter(now, key, operation, cost, receipt, limit, window
     if cost <= limit then retry = counter_wait(now_ms, limit - cost, previous, current, start, window, expiry) end
   end
 
+  -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own is not right.
   local text, moved
   if from_previous ~= 0 or from_current ~= 0 then
     previous, current = previous + from_previous, current + from_current
@@ -321,23 +299,23 @@ local function sliding_counter(now, key, operation, cost, receipt, limit, window
       text = ''
     else
       expiry = start + 2 * window
-      moved = not kept and expiry
-      text = string.format('counter:%d:%d:%d:%d', window, at, previous, current)
+      moved = not kept and string.format('%d', expiry)
+      text = 'counter:' .. window_ms .. string.format(':%d:%d:%d', at, previous, current)
     end
   end
   local reset = used > 0 and counter_wait(now_ms, 0, previous, current, start, window, expiry) or 0
-  return {allowed, used < limit and limit - used or 0, retry, reset, now}, text, moved
+  local remaining = used < limit and limit - used or 0
+  -- [end]
+  return allowed, remaining, retry, reset, text, moved
 end
--- [end]
 
--- [algorithm: token_bucket]
--- Decides one call at the server time `now` (us) and writes nothing. Returns the reply, or an error; then what `store`
--- takes.
 local function token_bucket(now, key, operation, cost, receipt, capacity, refill, period_ms)
+  -- [algorithm: token_bucket]
+  -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
   local period = period_ms * 1000
   -- The time in us from empty to full, rounded up. It is worked out only where it matters, and near its bound.
   local fill
-  if capacity * period_ms > refill * 31622000000 then
+  if capacity * period > refill * 31622000000000 then
     fill = muldiv(capacity, period, refill - 1, refill)
     if fill > 31622400000000 then
       return redis.error_reply('SLUICEARG period_ms must be short enough to fill the bucket within 31622400000 ms')
@@ -345,7 +323,7 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
   end
 
   local deficit, fraction = 0, 0 -- what the bucket lacks at `at`: deficit + fraction / period tokens
-  local at, expiry = now, nil -- expiry: of a state that counts
+  local at, expiry, until_text = now, nil, nil -- expiry: of a state that counts
   local state = redis.pcall('GET', key)
   if state then
     local failed = type(state) == 'table'
@@ -353,22 +331,26 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
     if not failed and #state < 90 then
       p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
     end
+    local its_period, ends
+    if p then
+      its_period = p == period_ms and period or p * 1000
+      ends, last, d, f = u + 0, last + 0, d + 0, f + 0
+    end
     -- Nor is it ours if the numbers are none that this script writes.
-    if not p or d + 0 > 2000000000 or f + 0 >= p * 1000 or u * 1000 - last > 63244800000000 then
+    if not p or d > 2000000000 or f >= its_period or ends * 1000 - last > 63244800000000 then
       if failed and not string.find(state.err, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
     end
-    last = last + 0
-    local counts = now < u * 1000
+    local counts = now < ends * 1000
     if last > now then -- from the future: it stands still for up to one fill time, and is discarded beyond
       fill = fill or muldiv(capacity, period, refill - 1, refill)
       counts = counts and last - now <= fill
       at = counts and last or now
     end
     if counts then
-      deficit, fraction, expiry = d + 0, f + 0, u + 0
-      if fraction > 0 and p + 0 ~= period_ms then -- of another period: round up to a whole token
-        deficit, fraction = deficit + 1, 0
+      deficit, fraction, expiry, until_text = d, f, ends, u
+      if f > 0 and its_period ~= period then -- of another period: round up to a whole token
+        deficit, fraction = d + 1, 0
       end
       local tokens, rest = muldiv(at - last, refill, 0, period)
       deficit, fraction = deficit - tokens, fraction - rest
@@ -401,123 +383,155 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
     end
   end
 
-  local text, moved
   if change ~= 0 then
     deficit = deficit + change
     if deficit < 0 then deficit, fraction = 0, 0 end
     used = fraction > 0 and deficit + 1 or deficit
-    if used == 0 then text = '' end
   end
-  if used == 0 then return {allowed, capacity, retry, 0, now}, text end
-
-  local reset = at + muldiv(deficit, period, fraction + refill - 1, refill) - now
-  if change ~= 0 then
-    fill = fill or muldiv(capacity, period, refill - 1, refill)
-    local now_ms = (now - now % 1000) / 1000
-    local need = math.ceil((now + math.max(reset, at - now + fill)) / 1000)
-    local most = now_ms + 2 * math.ceil(fill / 1000)
-    if not expiry or expiry < need or expiry > most then
-      expiry = math.min(math.max(need, most), now_ms + 63244800000)
-      moved = expiry
+  -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own is not right.
+  local reset, text, moved = 0, change ~= 0 and '', nil
+  if used > 0 then
+    reset = at + muldiv(deficit, period, fraction + refill - 1, refill) - now
+    if text then
+      fill = fill or muldiv(capacity, period, refill - 1, refill)
+      local need = (at + fill > now + reset and at + fill or now + reset) + 999
+      need = (need - need % 1000) / 1000
+      local now_ms, most = (now - now % 1000) / 1000, fill + 999
+      most = now_ms + (most - most % 1000) / 500
+      if not expiry or expiry < need or expiry > most then
+        expiry = math.min(math.max(need, most), now_ms + 63244800000)
+        moved = string.format('%d', expiry)
+      end
+      text = 'bucket:' .. period_ms .. ':' .. (moved or until_text)
+        .. string.format(':%d:%d:%d', at, deficit, fraction)
     end
-    text = string.format('bucket:%d:%d:%d:%d:%d', period_ms, expiry, at, deficit, fraction)
+    -- No wait is longer than the state is known.
+    local known = expiry * 1000 - now
+    reset = (reset < known and reset or known) + 999
+    reset = (reset - reset % 1000) / 1000
+    if retry > 0 then
+      retry = (retry < known and retry or known) + 999
+      retry = (retry - retry % 1000) / 1000
+    end
   end
-  -- No wait is longer than the state is known.
-  local known = expiry * 1000 - now
-  reset = (reset < known and reset or known) + 999
-  reset = (reset - reset % 1000) / 1000
-  if retry > 0 then
-    retry = (retry < known and retry or known) + 999
-    retry = (retry - retry % 1000) / 1000
-  end
-  return {allowed, used < capacity and capacity - used or 0, retry, reset, now}, text, moved
+  local remaining = used < capacity and capacity - used or 0
+  -- [end]
+  return allowed, remaining, retry, reset, text, moved
 end
--- [end]
 
 -- [main]
-local function must_be(argument, limit, what)
-  if limit then argument = argument .. ' of limit ' .. limit end
-  return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
+local keys, args = KEYS, ARGV -- globals are dearer
+local operation, count = args[1], #keys
+local different = count >= 1 and count <= 16
+for i = 2, different and count or 0 do
+  for j = 1, i - 1 do
+    if keys[i] == keys[j] then different = false end
+  end
 end
-local operation, count, seen = ARGV[1], #KEYS, {}
-for _, key in ipairs(KEYS) do
-  if seen[key] then count = 0 end
-  seen[key] = true
+if not different then return redis.error_reply('SLUICEARG KEYS must be 1 to 16 different keys') end
+if operation ~= 'take' and operation ~= 'peek' then
+  return redis.error_reply('SLUICEARG operation must be take or peek')
 end
-if count < 1 or count > 16 then return must_be('KEYS', nil, '1 to 16 different keys') end
-if operation ~= 'take' and operation ~= 'peek' then return must_be('operation', nil, 'take or peek') end
 
 -- Every argument is checked before any key is read.
-local limits, from = {}, 2
+local last = 1 -- argument of the limit before
 for i = 1, count do
-  local algorithm = ARGV[from]
-  local names
-  if algorithm == 'token_bucket' then
-    names = {'cost', 'capacity', 'refill', 'period_ms'}
-  elseif algorithm == 'sliding_log' or algorithm == 'sliding_counter' then
-    names = {'cost', 'limit', 'window_ms'}
-  elseif algorithm then
-    return must_be('algorithm', i, 'sliding_log, sliding_counter or token_bucket')
+  local algorithm, cost, limit = args[last + 1], args[last + 2], args[last + 3]
+  local numbers = algorithm == 'token_bucket' and 4 or 3
+  if numbers == 3 and algorithm and algorithm ~= 'sliding_log' and algorithm ~= 'sliding_counter' then
+    local what = 'sliding_log, sliding_counter or token_bucket'
+    return redis.error_reply('SLUICEARG algorithm of limit ' .. i .. ' must be ' .. what)
   end
-  if #ARGV < from + (names and #names or 0) then break end
-  local limit = {algorithm}
-  for n, name in ipairs(names) do
-    local least, most = name == 'cost' and 0 or 1, 1000000000
-    if name == 'window_ms' or name == 'period_ms' then most = 31622400000 end -- 366 days
-    local text = ARGV[from + n]
-    local number = #text < 12 and (text == '0' or string.find(text, '^[1-9]%d*$')) and text + 0
-    if not number or number < least or number > most then
-      return must_be(name, i, string.format('an integer from %d to %d', least, most))
+  last = last + 1 + numbers
+  local refill, window = args[last - 1], args[last]
+  if not window then break end
+  -- As in the scripts for one limit, the usual one is told by its shape alone.
+  local usual = #cost < 10 and #limit < 10 and #refill < 10 and #window < 11
+    and cost >= '1' and limit >= '1' and refill >= '1' and window >= '1'
+    and string.find(cost .. limit .. refill .. window, '^%d+$')
+  if not usual then
+    local names = numbers == 4 and {'cost', 'capacity', 'refill', 'period_ms'} or {'cost', 'limit', 'window_ms'}
+    for n, name in ipairs(names) do
+      local least, most = name == 'cost' and 0 or 1, n == numbers and 31622400000 or 1000000000 -- 366 days
+      local text = args[last - numbers + n]
+      local number = #text < 12 and (text == '0' or string.find(text, '^[1-9]%d*$')) and text + 0
+      if not number or number < least or number > most then
+        return redis.error_reply(
+          string.format('SLUICEARG %s of limit %d must be an integer from %d to %d', name, i, least, most)
+        )
+      end
     end
-    limit[n + 1] = number
   end
-  limits[i] = limit
-  from = from + #names + 1
 end
-if #limits < count or #ARGV ~= from - 1 then
-  return must_be('ARGV', nil, 'an operation, then an algorithm, a cost and a policy for each key')
-end
-
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-
--- One limit's reply or error, then what is to be written.
-local function decide(i, op)
-  local algorithm, cost, a, b, c = unpack(limits[i])
-  if algorithm == 'sliding_log' then return sliding_log(now, KEYS[i], op, cost, 0, a, b) end
-  if algorithm == 'sliding_counter' then return sliding_counter(now, KEYS[i], op, cost, 0, a, b) end
-  return token_bucket(now, KEYS[i], op, cost, 0, a, b, c)
+if #args ~= last then
+  local what = 'an operation, then an algorithm, a cost and a policy for each key'
+  return redis.error_reply('SLUICEARG ARGV must be ' .. what)
 end
 
-local decided = {}
-local allowed, retry = 1, 0
-for i = 1, count do
-  local decision = {decide(i, operation)}
-  local reply = decision[1]
-  if reply.err then
-    local problem = string.gsub(reply.err, '^(SLUICEARG %S+)', '%1 of limit ' .. i)
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+-- Decides the limit whose arguments come after `before`.
+local function decide(key, op, before)
+  local algorithm, cost, a, b = args[before + 1], args[before + 2] + 0, args[before + 3] + 0, args[before + 4]
+  if algorithm == 'sliding_log' then return sliding_log(now, key, op, cost, 0, a, b + 0) end
+  if algorithm == 'sliding_counter' then return sliding_counter(now, key, op, cost, 0, a, b) end
+  return token_bucket(now, key, op, cost, 0, a, b + 0, args[before + 5])
+end
+
+local reply = {1, 0, unpack(args, 2)} -- which makes room for the numbers of the limits, at once
+
+-- Decides limit i and, with all before it decided, those after it; then writes its state, if all are admitted. Returns
+-- an error, or nothing.
+local function run(i, before)
+  local key = keys[i]
+  local allowed, remaining, retry, reset, text, moved, clear, stamp, member, header, dead =
+    decide(key, operation, before)
+  if allowed == 0 then
+    reply[1] = 0
+    reply[2] = retry ~= -1 and reply[2] ~= -1 and math.max(reply[2], retry) or -1
+  elseif allowed ~= 1 then
+    local problem = string.gsub(allowed.err, '^(SLUICEARG %S+)', '%1 of limit ' .. i)
     return redis.error_reply((string.gsub(problem, '^SLUICESTATE KEYS%[1%]', 'SLUICESTATE KEYS[' .. i .. ']')))
   end
-  if reply[1] == 0 then
-    allowed = 0
-    if reply[3] == -1 or retry == -1 then retry = -1 else retry = math.max(retry, reply[3]) end
+  if i < count then
+    local problem = run(i + 1, before + (args[before + 1] == 'token_bucket' and 5 or 4))
+    if problem then return problem end
   end
-  decided[i] = decision
+  if reply[1] == 1 then
+    if member then
+      -- [shared: log_store]
+      if clear then
+        redis.call('UNLINK', key)
+        dead = 0
+      end
+      if member then redis.call('ZADD', key, stamp, member) end
+      if text and text ~= header then
+        redis.call('ZADD', key, 0, text)
+        if header then redis.call('ZREM', key, header) end
+      end
+      if moved then redis.call('PEXPIREAT', key, moved) end
+      if dead > 0 and (member or text) then -- only so many that no call holds up the server
+        redis.call('ZREMRANGEBYRANK', key, 1, math.min(dead, 100))
+      end
+      -- [end]
+    else
+      -- [shared: store]
+      if text == '' then
+        redis.call('UNLINK', key)
+      elseif moved then
+        redis.call('SET', key, text)
+        redis.call('PEXPIREAT', key, moved)
+      elseif text then
+        redis.call('SET', key, text, 'KEEPTTL')
+      end
+      -- [end]
+    end
+  elseif allowed == 1 and operation == 'take' then -- not charged after all, so as it is
+    allowed, remaining, retry, reset = decide(key, 'peek', before)
+  end
+  local n = 5 * i - 2
+  reply[n], reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = allowed, remaining, retry, reset, now
 end
 
-local replies = {allowed, retry}
-for i = 1, count do
-  local decision = decided[i]
-  local reply = decision[1]
-  if operation == 'take' and allowed == 1 then
-    if limits[i][1] == 'sliding_log' then
-      log_store(KEYS[i], unpack(decision, 2, 8))
-    elseif decision[2] then
-      store(KEYS[i], decision[2], decision[3])
-    end
-  elseif operation == 'take' and reply[1] == 1 then
-    reply = decide(i, 'peek') -- not charged after all, so as it is
-  end
-  for n = 1, 5 do replies[2 + 5 * (i - 1) + n] = reply[n] end
-end
-return replies
+return run(1, 1) or reply

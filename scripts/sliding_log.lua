@@ -26,46 +26,7 @@
 --          (14 digits), the running total with it (13 digits, so that equal times sort by total) and its own units,
 --          all hexadecimal and without a gap: it is short, and a score is dear to read.
 
--- [shared: refusal]
--- The error for the first argument that is not as it must be, or nil. `names`: from ARGV[2] on, the receipt last.
-local function refusal(names)
-  local function must_be(argument, what)
-    return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
-  end
-  local settles = ARGV[1] == 'settle'
-  if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
-  if not settles and ARGV[1] ~= 'take' and ARGV[1] ~= 'peek' then
-    return must_be('operation', 'take, peek or settle')
-  end
-  if not settles then table.remove(names) end
-  if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
-  for i, name in ipairs(names) do
-    local least, most = 1, 1000000000
-    if name == 'cost' then
-      least = settles and -most or 0
-    elseif name == 'receipt' then
-      least, most = 0, 9007199254740991 -- 2^53 - 1
-    elseif name == 'window_ms' or name == 'period_ms' then
-      most = 31622400000 -- 366 days
-    end
-    -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
-    local text = ARGV[i + 1]
-    local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
-    if not number or number < least or number > most then
-      return must_be(name, string.format('an integer from %d to %d', least, most))
-    end
-  end
-end
--- [end]
-
--- [algorithm: sliding_log]
--- The error for a key that holds something else. A read that failed for another reason (no permission, say) keeps its
--- own error.
-local function log_foreign(front, what)
-  if front.err and not string.find(front.err, '^WRONGTYPE') then return front end
-  return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding log' .. (what or ''))
-end
-
+-- [shared: log_passing]
 -- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^15, a
 -- thousand times what can be in use, so a difference modulo 10^15 is never ambiguous.
 local function log_entry(member)
@@ -97,136 +58,6 @@ local function log_passing(key, base, used, units, dead, newest)
   end
   return time, high
 end
-
--- Decides one call at the server time `now` (us) and writes nothing. Returns the reply, or an error; then what
--- `log_store` takes.
-local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
-  local window = window_ms * 1000
-  local now_ms = (now - now % 1000) / 1000
-
-  local at, expiry = now, nil -- expiry: of a log in which entries count
-  local base, used = 0, 0 -- the running total before the units that count, and those
-  local newest -- the time of the newest entry
-  local dead = 0 -- entries at the front that count no more
-  local header, header_window
-  local front = redis.pcall('ZRANGE', key, 0, 2)
-  local first = front[1]
-  if front.err then return log_foreign(front) end
-  if first then
-    local w, u, b
-    if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
-    local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
-    local oldest = front[2] or ''
-    local time, oldest_total = log_entry(oldest)
-    if not w or not total or not oldest_total then return log_foreign(front) end
-    -- A log from the future stands still for up to one window, and is discarded beyond.
-    if now_ms < u + 0 and last - now <= window then
-      if last > at then at = last end
-      -- The last change forgot what was outside its own window, so a longer one now does not bring it back.
-      local cut = math.max(at - window, last - w * 1000)
-      if time <= cut and front[3] then
-        dead, oldest = 1, front[3]
-        time, oldest_total = log_entry(oldest)
-        if time and time <= cut then
-          dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
-          local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
-          if member then
-            oldest = member
-            time, oldest_total = log_entry(oldest)
-          end
-        end
-      end
-      local units = tonumber(string.sub(oldest, 28), 16)
-      if not oldest_total or not units then return log_foreign(front) end
-      if time > cut then
-        used = math.min((total - oldest_total) % 1000000000000000 + units, (total - b) % 1000000000000000)
-        base, newest = total - used, last
-        header, header_window, expiry = first, w + 0, u + 0
-      end
-    end
-  end
-
-  local allowed, retry, charge, refund = 1, 0, 0, 0 -- retry: in us
-  if operation == 'settle' then
-    if cost > 0 then
-      charge = math.min(cost, 1000000000000 - used) -- debts end here, a thousand times the largest limit
-    elseif receipt == 0 or (receipt > now - window and receipt <= now + window) then
-      refund = math.min(-cost, used)
-    end
-  elseif cost == 0 or used + cost <= limit then
-    if operation == 'take' then charge = cost end
-  else
-    allowed, retry = 0, -1
-    if cost <= limit then
-      local time = log_passing(key, base, used, used + cost - limit, dead, newest)
-      if not time then return log_foreign(front) end
-      retry = time + window - now
-    end
-  end
-
-  local clear, stamp, member, text, moved
-  if charge > 0 or refund > 0 then
-    clear = first and not header or refund == used and charge == 0
-    if refund > 0 and not clear then
-      local time, rank = log_passing(key, base, used, refund + 1, dead, newest)
-      if not time then return log_foreign(front) end
-      dead = rank - 1
-    end
-    base, used = base + refund, used - refund
-    if charge > 0 then
-      local total = base + used + charge
-      -- Not within one microsecond, where the totals give the order: there is room for 3 * 10^15 more.
-      if total >= 1000000000000000 and at ~= newest then
-        base, total = base - 1000000000000000, total - 1000000000000000
-      end
-      if total >= 4500000000000000 then return log_foreign(front, ' with room in this microsecond') end
-      newest, used = at, used + charge
-      stamp, member = string.format('%d', at), string.format('%014x%013x%x', at, total, charge)
-    end
-    if used > 0 then
-      local need = newest + window + 999
-      need = (need - need % 1000) / 1000
-      local most = now_ms + 2 * window_ms
-      if not expiry or expiry < need or expiry > most then
-        expiry = math.max(need, most)
-        moved = expiry
-      end
-      if moved or refund > 0 or header_window ~= window_ms then
-        text = string.format('log:%d:%d:%d', window_ms, expiry, base % 1000000000000000)
-      end
-    end
-  end
-  local reset = 0
-  if used > 0 then
-    -- No wait is longer than the state is known.
-    local known = expiry * 1000 - now
-    reset = newest + window - now
-    reset = (reset < known and reset or known) + 999
-    reset = (reset - reset % 1000) / 1000
-    if retry > 0 then
-      retry = (retry < known and retry or known) + 999
-      retry = (retry - retry % 1000) / 1000
-    end
-  end
-  local reply = {allowed, used < limit and limit - used or 0, retry, reset, now}
-  return reply, clear, stamp, member, text, header, moved, dead
-end
-
--- Writes what was decided: no log any more, an entry, another header, another expiry; and clears away entries at the
--- front that count no more, only so many that no call holds up the server.
-local function log_store(key, clear, stamp, member, text, header, expiry, dead)
-  if clear then
-    redis.call('UNLINK', key)
-    dead = 0
-  end
-  if member then redis.call('ZADD', key, stamp, member) end
-  if text and text ~= header then
-    redis.call('ZADD', key, 0, text)
-    if header then redis.call('ZREM', key, header) end
-  end
-  if expiry then redis.call('PEXPIREAT', key, string.format('%d', expiry)) end
-  if dead > 0 and (member or text) then redis.call('ZREMRANGEBYRANK', key, 1, math.min(dead, 100)) end
-end
 -- [end]
 
 -- [main]
@@ -234,16 +65,177 @@ local operation, cost, limit, window_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 -- The usual call is told by its shape alone, which is cheap: few digits are within every range.
 local usual = #ARGV == 4 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
   and #cost < 10 and #limit < 10 and #window_ms < 11
-  and string.find(cost .. ' ' .. limit .. ' ' .. window_ms, '^[1-9]%d* [1-9]%d* [1-9]%d*$')
+  and cost >= '1' and limit >= '1' and window_ms >= '1'
+  and string.find(cost .. limit .. window_ms, '^%d+$')
 if not usual then
-  local problem = refusal({'cost', 'limit', 'window_ms', 'receipt'})
-  if problem then return problem end
+  local names = {'cost', 'limit', 'window_ms', 'receipt'}
+  -- [shared: refusal]
+  -- The error for the first argument that is not as it must be. `names`: from ARGV[2] on, the receipt last.
+  local function must_be(argument, what)
+    return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
+  end
+  local settles = operation == 'settle'
+  if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+  if not settles and operation ~= 'take' and operation ~= 'peek' then
+    return must_be('operation', 'take, peek or settle')
+  end
+  if not settles then table.remove(names) end
+  if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
+  for i, name in ipairs(names) do
+    local least, most = 1, 1000000000
+    if name == 'cost' then
+      least = settles and -most or 0
+    elseif name == 'receipt' then
+      least, most = 0, 9007199254740991 -- 2^53 - 1
+    elseif name == 'window_ms' or name == 'period_ms' then
+      most = 31622400000 -- 366 days
+    end
+    -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
+    local text = ARGV[i + 1]
+    local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
+    if not number or number < least or number > most then
+      return must_be(name, string.format('an integer from %d to %d', least, most))
+    end
+  end
+  -- [end]
 end
 cost, limit, window_ms = cost + 0, limit + 0, window_ms + 0
 local receipt = operation == 'settle' and ARGV[5] + 0 or 0
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local reply, clear, stamp, member, text, header, expiry, dead =
-  sliding_log(now, KEYS[1], operation, cost, receipt, limit, window_ms)
-if clear or member or text then log_store(KEYS[1], clear, stamp, member, text, header, expiry, dead) end
-return reply
+local key, clock = KEYS[1], redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+-- [algorithm: sliding_log]
+-- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
+local window = window_ms * 1000
+local now_ms = (now - now % 1000) / 1000
+
+local at, expiry = now, nil -- expiry: of a log in which entries count
+local base, used = 0, 0 -- the running total before the units that count, and those
+local newest -- the time of the newest entry
+local dead = 0 -- entries at the front that count no more
+local header, header_window
+local foreign = 'SLUICESTATE KEYS[1] holds something that is not a sliding log'
+local front = redis.pcall('ZRANGE', key, 0, 2)
+local first = front[1]
+if front.err then -- one that failed for another reason (no permission, say) keeps its own error
+  return string.find(front.err, '^WRONGTYPE') and redis.error_reply(foreign) or front
+end
+if first then
+  local w, u, b
+  if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
+  local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
+  local oldest = front[2] or ''
+  local time, oldest_total = log_entry(oldest)
+  if not w or not total or not oldest_total then return redis.error_reply(foreign) end
+  -- A log from the future stands still for up to one window, and is discarded beyond.
+  if now_ms < u + 0 and last - now <= window then
+    if last > at then at = last end
+    -- The last change forgot what was outside its own window, so a longer one now does not bring it back.
+    local cut = math.max(at - window, last - w * 1000)
+    if time <= cut and front[3] then
+      dead, oldest = 1, front[3]
+      time, oldest_total = log_entry(oldest)
+      if time and time <= cut then
+        dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
+        local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
+        if member then
+          oldest = member
+          time, oldest_total = log_entry(oldest)
+        end
+      end
+    end
+    local units = tonumber(string.sub(oldest, 28), 16)
+    if not oldest_total or not units then return redis.error_reply(foreign) end
+    if time > cut then
+      used = math.min((total - oldest_total) % 1000000000000000 + units, (total - b) % 1000000000000000)
+      base, newest = total - used, last
+      header, header_window, expiry = first, w + 0, u + 0
+    end
+  end
+end
+
+local allowed, retry, charge, refund = 1, 0, 0, 0 -- retry: in us
+if operation == 'settle' then
+  if cost > 0 then
+    charge = math.min(cost, 1000000000000 - used) -- debts end here, a thousand times the largest limit
+  elseif receipt == 0 or (receipt > now - window and receipt <= now + window) then
+    refund = math.min(-cost, used)
+  end
+elseif cost == 0 or used + cost <= limit then
+  if operation == 'take' then charge = cost end
+else
+  allowed, retry = 0, -1
+  if cost <= limit then
+    local time = log_passing(key, base, used, used + cost - limit, dead, newest)
+    if not time then return redis.error_reply(foreign) end
+    retry = time + window - now
+  end
+end
+
+-- `clear`: what is there counts no more; `member`: an entry to be added, at `stamp`; `text`: the header as it is to
+-- be; `moved`: the key's expiry (ms), where its own is not right.
+local clear, stamp, member, text, moved
+if charge > 0 or refund > 0 then
+  clear = first and not header or refund == used and charge == 0
+  if refund > 0 and not clear then
+    local time, rank = log_passing(key, base, used, refund + 1, dead, newest)
+    if not time then return redis.error_reply(foreign) end
+    dead = rank - 1
+  end
+  base, used = base + refund, used - refund
+  if charge > 0 then
+    local total = base + used + charge
+    -- Not within one microsecond, where the totals give the order: there is room for 3 * 10^15 more.
+    if total >= 1000000000000000 and at ~= newest then
+      base, total = base - 1000000000000000, total - 1000000000000000
+    end
+    if total >= 4500000000000000 then
+      return redis.error_reply(foreign .. ' with room in this microsecond')
+    end
+    newest, used = at, used + charge
+    stamp, member = string.format('%d', at), string.format('%014x%013x%x', at, total, charge)
+  end
+  if used > 0 then
+    local need = newest + window + 999
+    need = (need - need % 1000) / 1000
+    local most = now_ms + 2 * window_ms
+    if not expiry or expiry < need or expiry > most then
+      expiry = math.max(need, most)
+      moved = string.format('%d', expiry)
+    end
+    if moved or refund > 0 or header_window ~= window_ms then
+      text = string.format('log:%d:%d:%d', window_ms, expiry, base % 1000000000000000)
+    end
+  end
+end
+local reset = 0
+if used > 0 then
+  -- No wait is longer than the state is known.
+  local known = expiry * 1000 - now
+  reset = newest + window - now
+  reset = (reset < known and reset or known) + 999
+  reset = (reset - reset % 1000) / 1000
+  if retry > 0 then
+    retry = (retry < known and retry or known) + 999
+    retry = (retry - retry % 1000) / 1000
+  end
+end
+local remaining = used < limit and limit - used or 0
+-- [end]
+
+-- [shared: log_store]
+if clear then
+  redis.call('UNLINK', key)
+  dead = 0
+end
+if member then redis.call('ZADD', key, stamp, member) end
+if text and text ~= header then
+  redis.call('ZADD', key, 0, text)
+  if header then redis.call('ZREM', key, header) end
+end
+if moved then redis.call('PEXPIREAT', key, moved) end
+if dead > 0 and (member or text) then -- only so many that no call holds up the server
+  redis.call('ZREMRANGEBYRANK', key, 1, math.min(dead, 100))
+end
+-- [end]
+return {allowed, remaining, retry, reset, now}

@@ -24,38 +24,6 @@
 -- State    a string, "bucket:<period_ms>:<until>:<last>:<deficit>:<fraction>": at `last` (us) the bucket lacked
 --          deficit + fraction / (1000 * period_ms) tokens; the key expires at `until` (ms).
 
--- [shared: refusal]
--- The error for the first argument that is not as it must be, or nil. `names`: from ARGV[2] on, the receipt last.
-local function refusal(names)
-  local function must_be(argument, what)
-    return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
-  end
-  local settles = ARGV[1] == 'settle'
-  if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
-  if not settles and ARGV[1] ~= 'take' and ARGV[1] ~= 'peek' then
-    return must_be('operation', 'take, peek or settle')
-  end
-  if not settles then table.remove(names) end
-  if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
-  for i, name in ipairs(names) do
-    local least, most = 1, 1000000000
-    if name == 'cost' then
-      least = settles and -most or 0
-    elseif name == 'receipt' then
-      least, most = 0, 9007199254740991 -- 2^53 - 1
-    elseif name == 'window_ms' or name == 'period_ms' then
-      most = 31622400000 -- 366 days
-    end
-    -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
-    local text = ARGV[i + 1]
-    local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
-    if not number or number < least or number > most then
-      return must_be(name, string.format('an integer from %d to %d', least, most))
-    end
-  end
-end
--- [end]
-
 -- [shared: muldiv]
 -- floor((a * b + extra) / c) and the remainder. Doubles are exact below 2^53 only: where the sum may pass that, long
 -- division over the digits of a in base 128. For a < 2^49 and 128 * (b + c) < 2^53; a quotient above 2^53 is only near.
@@ -79,111 +47,144 @@ local function muldiv(a, b, extra, c)
 end
 -- [end]
 
--- [shared: store]
--- Writes what was decided: a state, or none any more (''); `expiry` (ms) where the key's own is not right.
-local function store(key, text, expiry)
-  if text == '' then
-    redis.call('UNLINK', key)
-  elseif not expiry then
-    redis.call('SET', key, text, 'KEEPTTL')
-  else
-    redis.call('SET', key, text)
-    redis.call('PEXPIREAT', key, string.format('%d', expiry))
+-- [main]
+local operation, cost, capacity, refill, period_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- The usual call is told by its shape alone, which is cheap: few digits are within every range.
+local usual = #ARGV == 5 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
+  and #cost < 10 and #capacity < 10 and #refill < 10 and #period_ms < 11
+  and cost >= '1' and capacity >= '1' and refill >= '1' and period_ms >= '1'
+  and string.find(cost .. capacity .. refill .. period_ms, '^%d+$')
+if not usual then
+  local names = {'cost', 'capacity', 'refill', 'period_ms', 'receipt'}
+  -- [shared: refusal]
+  -- The error for the first argument that is not as it must be. `names`: from ARGV[2] on, the receipt last.
+  local function must_be(argument, what)
+    return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
   end
+  local settles = operation == 'settle'
+  if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+  if not settles and operation ~= 'take' and operation ~= 'peek' then
+    return must_be('operation', 'take, peek or settle')
+  end
+  if not settles then table.remove(names) end
+  if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
+  for i, name in ipairs(names) do
+    local least, most = 1, 1000000000
+    if name == 'cost' then
+      least = settles and -most or 0
+    elseif name == 'receipt' then
+      least, most = 0, 9007199254740991 -- 2^53 - 1
+    elseif name == 'window_ms' or name == 'period_ms' then
+      most = 31622400000 -- 366 days
+    end
+    -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
+    local text = ARGV[i + 1]
+    local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
+    if not number or number < least or number > most then
+      return must_be(name, string.format('an integer from %d to %d', least, most))
+    end
+  end
+  -- [end]
 end
--- [end]
+cost, capacity, refill = cost + 0, capacity + 0, refill + 0
+local receipt = operation == 'settle' and ARGV[6] + 0 or 0
+local key, clock = KEYS[1], redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
 
 -- [algorithm: token_bucket]
--- Decides one call at the server time `now` (us) and writes nothing. Returns the reply, or an error; then what `store`
--- takes.
-local function token_bucket(now, key, operation, cost, receipt, capacity, refill, period_ms)
-  local period = period_ms * 1000
-  -- The time in us from empty to full, rounded up. It is worked out only where it matters, and near its bound.
-  local fill
-  if capacity * period_ms > refill * 31622000000 then
-    fill = muldiv(capacity, period, refill - 1, refill)
-    if fill > 31622400000000 then
-      return redis.error_reply('SLUICEARG period_ms must be short enough to fill the bucket within 31622400000 ms')
-    end
+-- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
+local period = period_ms * 1000
+-- The time in us from empty to full, rounded up. It is worked out only where it matters, and near its bound.
+local fill
+if capacity * period > refill * 31622000000000 then
+  fill = muldiv(capacity, period, refill - 1, refill)
+  if fill > 31622400000000 then
+    return redis.error_reply('SLUICEARG period_ms must be short enough to fill the bucket within 31622400000 ms')
   end
+end
 
-  local deficit, fraction = 0, 0 -- what the bucket lacks at `at`: deficit + fraction / period tokens
-  local at, expiry = now, nil -- expiry: of a state that counts
-  local state = redis.pcall('GET', key)
-  if state then
-    local failed = type(state) == 'table'
-    local p, u, last, d, f
-    if not failed and #state < 90 then
-      p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
-    end
-    -- Nor is it ours if the numbers are none that this script writes.
-    if not p or d + 0 > 2000000000 or f + 0 >= p * 1000 or u * 1000 - last > 63244800000000 then
-      if failed and not string.find(state.err, '^WRONGTYPE') then return state end
-      return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
-    end
-    last = last + 0
-    local counts = now < u * 1000
-    if last > now then -- from the future: it stands still for up to one fill time, and is discarded beyond
-      fill = fill or muldiv(capacity, period, refill - 1, refill)
-      counts = counts and last - now <= fill
-      at = counts and last or now
-    end
-    if counts then
-      deficit, fraction, expiry = d + 0, f + 0, u + 0
-      if fraction > 0 and p + 0 ~= period_ms then -- of another period: round up to a whole token
-        deficit, fraction = deficit + 1, 0
-      end
-      local tokens, rest = muldiv(at - last, refill, 0, period)
-      deficit, fraction = deficit - tokens, fraction - rest
-      if fraction < 0 then deficit, fraction = deficit - 1, fraction + period end
-      if deficit < 0 then deficit, fraction = 0, 0 end
-    end
+local deficit, fraction = 0, 0 -- what the bucket lacks at `at`: deficit + fraction / period tokens
+local at, expiry, until_text = now, nil, nil -- expiry: of a state that counts
+local state = redis.pcall('GET', key)
+if state then
+  local failed = type(state) == 'table'
+  local p, u, last, d, f
+  if not failed and #state < 90 then
+    p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
   end
-
-  local used = fraction > 0 and deficit + 1 or deficit
-  local allowed, retry, change = 1, 0, 0 -- retry: in us, from `at`
-  if operation == 'settle' then
+  local its_period, ends
+  if p then
+    its_period = p == period_ms and period or p * 1000
+    ends, last, d, f = u + 0, last + 0, d + 0, f + 0
+  end
+  -- Nor is it ours if the numbers are none that this script writes.
+  if not p or d > 2000000000 or f >= its_period or ends * 1000 - last > 63244800000000 then
+    if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+    return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
+  end
+  local counts = now < ends * 1000
+  if last > now then -- from the future: it stands still for up to one fill time, and is discarded beyond
     fill = fill or muldiv(capacity, period, refill - 1, refill)
-    if cost > 0 then
-      -- A debt ends at minus one capacity, so that no state has to outlive two fill times.
-      local most = 2 * capacity
-      if used + cost <= most then
-        change = cost
-      elseif deficit < most then
-        change, fraction = most - deficit, 0
-      end
-    elseif used > 0 and (receipt == 0 or (receipt > now - fill and receipt <= now + fill)) then
-      change = cost
-    end
-  elseif cost == 0 or used + cost <= capacity then
-    if operation == 'take' then change = cost end
-  else
-    allowed, retry = 0, -1
-    if cost <= capacity then
-      retry = at + muldiv(deficit + cost - capacity, period, fraction + refill - 1, refill) - now
-    end
+    counts = counts and last - now <= fill
+    at = counts and last or now
   end
-
-  local text, moved
-  if change ~= 0 then
-    deficit = deficit + change
+  if counts then
+    deficit, fraction, expiry, until_text = d, f, ends, u
+    if f > 0 and its_period ~= period then -- of another period: round up to a whole token
+      deficit, fraction = d + 1, 0
+    end
+    local tokens, rest = muldiv(at - last, refill, 0, period)
+    deficit, fraction = deficit - tokens, fraction - rest
+    if fraction < 0 then deficit, fraction = deficit - 1, fraction + period end
     if deficit < 0 then deficit, fraction = 0, 0 end
-    used = fraction > 0 and deficit + 1 or deficit
-    if used == 0 then text = '' end
   end
-  if used == 0 then return {allowed, capacity, retry, 0, now}, text end
+end
 
-  local reset = at + muldiv(deficit, period, fraction + refill - 1, refill) - now
-  if change ~= 0 then
+local used = fraction > 0 and deficit + 1 or deficit
+local allowed, retry, change = 1, 0, 0 -- retry: in us, from `at`
+if operation == 'settle' then
+  fill = fill or muldiv(capacity, period, refill - 1, refill)
+  if cost > 0 then
+    -- A debt ends at minus one capacity, so that no state has to outlive two fill times.
+    local most = 2 * capacity
+    if used + cost <= most then
+      change = cost
+    elseif deficit < most then
+      change, fraction = most - deficit, 0
+    end
+  elseif used > 0 and (receipt == 0 or (receipt > now - fill and receipt <= now + fill)) then
+    change = cost
+  end
+elseif cost == 0 or used + cost <= capacity then
+  if operation == 'take' then change = cost end
+else
+  allowed, retry = 0, -1
+  if cost <= capacity then
+    retry = at + muldiv(deficit + cost - capacity, period, fraction + refill - 1, refill) - now
+  end
+end
+
+if change ~= 0 then
+  deficit = deficit + change
+  if deficit < 0 then deficit, fraction = 0, 0 end
+  used = fraction > 0 and deficit + 1 or deficit
+end
+-- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own is not right.
+local reset, text, moved = 0, change ~= 0 and '', nil
+if used > 0 then
+  reset = at + muldiv(deficit, period, fraction + refill - 1, refill) - now
+  if text then
     fill = fill or muldiv(capacity, period, refill - 1, refill)
-    local now_ms = (now - now % 1000) / 1000
-    local need = math.ceil((now + math.max(reset, at - now + fill)) / 1000)
-    local most = now_ms + 2 * math.ceil(fill / 1000)
+    local need = (at + fill > now + reset and at + fill or now + reset) + 999
+    need = (need - need % 1000) / 1000
+    local now_ms, most = (now - now % 1000) / 1000, fill + 999
+    most = now_ms + (most - most % 1000) / 500
     if not expiry or expiry < need or expiry > most then
       expiry = math.min(math.max(need, most), now_ms + 63244800000)
-      moved = expiry
+      moved = string.format('%d', expiry)
     end
-    text = string.format('bucket:%d:%d:%d:%d:%d', period_ms, expiry, at, deficit, fraction)
+    text = 'bucket:' .. period_ms .. ':' .. (moved or until_text)
+      .. string.format(':%d:%d:%d', at, deficit, fraction)
   end
   -- No wait is longer than the state is known.
   local known = expiry * 1000 - now
@@ -193,24 +194,18 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
     retry = (retry < known and retry or known) + 999
     retry = (retry - retry % 1000) / 1000
   end
-  return {allowed, used < capacity and capacity - used or 0, retry, reset, now}, text, moved
 end
+local remaining = used < capacity and capacity - used or 0
 -- [end]
 
--- [main]
-local operation, cost, capacity, refill, period_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
--- The usual call is told by its shape alone, which is cheap: few digits are within every range.
-local usual = #ARGV == 5 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
-  and #cost < 10 and #capacity < 10 and #refill < 10 and #period_ms < 11
-  and string.find(cost .. ' ' .. capacity .. ' ' .. refill .. ' ' .. period_ms, '^[1-9]%d* [1-9]%d* [1-9]%d* [1-9]%d*$')
-if not usual then
-  local problem = refusal({'cost', 'capacity', 'refill', 'period_ms', 'receipt'})
-  if problem then return problem end
+-- [shared: store]
+if text == '' then
+  redis.call('UNLINK', key)
+elseif moved then
+  redis.call('SET', key, text)
+  redis.call('PEXPIREAT', key, moved)
+elseif text then
+  redis.call('SET', key, text, 'KEEPTTL')
 end
-cost, capacity, refill, period_ms = cost + 0, capacity + 0, refill + 0, period_ms + 0
-local receipt = operation == 'settle' and ARGV[6] + 0 or 0
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local reply, text, expiry = token_bucket(now, KEYS[1], operation, cost, receipt, capacity, refill, period_ms)
-if text then store(KEYS[1], text, expiry) end
-return reply
+-- [end]
+return {allowed, remaining, retry, reset, now}

@@ -89,8 +89,7 @@ const header = `#!lua name=sluice
 
 `
 
-const footer = `
-local function register(name, run)
+const footer = `local function register(name, run)
   redis.register_function('sluice_v1_' .. name, run)
   redis.register_function{
     function_name = 'sluice_v1_' .. name .. '_peek',
@@ -105,60 +104,44 @@ end
 `
 
 var (
-	part   = regexp.MustCompile(`(?ms)^-- \[((?:shared|algorithm): \w+)\]\n(.*?)^-- \[end\]\n`)
-	inMain = regexp.MustCompile(`(?ms)^-- \[main\]\n(.*)`)
+	helper = regexp.MustCompile(`(?ms)^-- \[shared: (\w+)\]\n(.*?)^-- \[end\]\n\n`)
+	marker = regexp.MustCompile(`(?m)^ *-- \[.*\]\n`)
 )
 
 // library is the text of the library, of the scripts in a folder.
 func library(dir string) ([]byte, error) {
-	var parts, mains, registers strings.Builder
+	var helpers, mains, registers strings.Builder
 	have := map[string]bool{}
 	for _, name := range names {
 		text, err := os.ReadFile(filepath.Join(dir, name+".lua"))
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range part.FindAllStringSubmatch(string(text), -1) {
-			if have[m[1]] {
-				continue
-			}
-			have[m[1]] = true
-			if m[1] == "shared: refusal" {
-				// The keys and arguments of a script are globals, those of a function are its parameters.
-				if m[2], err = replaceOnce(m[2], "refusal(names)", "refusal(KEYS, ARGV, names)"); err != nil {
-					return nil, err
-				}
-			}
-			parts.WriteString(m[2] + "\n")
-		}
-		m := inMain.FindStringSubmatch(string(text))
-		if m == nil {
+		_, code, _ := strings.Cut(string(text), "\n\n") // without the contract
+		before, main, ok := strings.Cut(code, "-- [main]\n")
+		if !ok {
 			return nil, fmt.Errorf("%s.lua has no [main]", name)
 		}
-		if name != "multi" {
-			if m[1], err = replaceOnce(m[1], "refusal({", "refusal(KEYS, ARGV, {"); err != nil {
-				return nil, err
+		before = helper.ReplaceAllStringFunc(before, func(block string) string {
+			m := helper.FindStringSubmatch(block)
+			if !have[m[1]] {
+				helpers.WriteString(m[2] + "\n")
 			}
-		}
-		fmt.Fprintf(&mains, "local function run_%s(KEYS, ARGV)\n%send\n\n", name, indent(m[1]))
+			have[m[1]] = true
+			return ""
+		})
+		// The keys and arguments of a script are globals, those of a function are its parameters.
+		fmt.Fprintf(&mains, "%slocal function run_%s(KEYS, ARGV)\n%send\n\n", before, name, indent(main))
 		fmt.Fprintf(&registers, "register('%s', run_%[1]s)\n", name)
 	}
 	zeros := strings.Repeat("0", 2*sha1.Size)
-	text := header + parts.String() + strings.TrimSuffix(mains.String(), "\n") + footer + registers.String() + fmt.Sprintf(`redis.register_function{
+	text := header + helpers.String() + marker.ReplaceAllString(mains.String(), "") + footer + registers.String() + fmt.Sprintf(`redis.register_function{
   function_name = 'sluice_version',
   flags = {'no-writes'},
   callback = function() return {%d, '%s'} end,
 }
 `, version, zeros)
 	return []byte(strings.Replace(text, zeros, digest([]byte(text)), 1)), nil
-}
-
-// replaceOnce fails unless old occurs once.
-func replaceOnce(text, old, by string) (string, error) {
-	if n := strings.Count(text, old); n != 1 {
-		return "", fmt.Errorf("%q occurs %d times, want once", old, n)
-	}
-	return strings.Replace(text, old, by, 1), nil
 }
 
 func indent(text string) string {
