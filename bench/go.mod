@@ -14,6 +14,8 @@ require (
 	gonum.org/v1/plot v0.17.0
 )
 
+require github.com/maypok86/otter/v2 v2.4.0 // indirect
+
 require (
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect
 	codeberg.org/go-latex/latex v0.2.0 // indirect
@@ -24,6 +26,7 @@ require (
 	github.com/golang/freetype v0.0.0-20170609003504-e2365dfdc4a0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/sethvargo/go-limiter v0.7.1 // indirect
+	github.com/sluicego/sluice/denycache v0.0.0
 	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/image v0.30.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
@@ -31,3 +34,5 @@ require (
 )
 
 replace github.com/sluicego/sluice => ../
+
+replace github.com/sluicego/sluice/denycache => ../denycache

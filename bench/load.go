@@ -17,6 +17,7 @@ type load struct {
 	server    float64       // the server's CPU time per decision, us
 	client    float64       // this process' CPU time per decision, us
 	allocs    float64       // per decision
+	trips     float64       // writes to the server per decision: with one goroutine, round trips
 }
 
 // drive makes, as contender `index`, `calls` calls from as many goroutines as given, over keys in turn.
@@ -37,7 +38,7 @@ func (c contender) drive(s *server, index, goroutines, keys, calls int) (load, e
 	if err != nil {
 		return load{}, err
 	}
-	clientBefore := ownCPU()
+	clientBefore, tripsBefore := ownCPU(), trips.Load()
 	start := time.Now()
 	var wg sync.WaitGroup
 	for g := range goroutines {
@@ -57,7 +58,7 @@ func (c contender) drive(s *server, index, goroutines, keys, calls int) (load, e
 	}
 	wg.Wait()
 	elapsed := time.Since(start)
-	client := ownCPU() - clientBefore
+	client, sent := ownCPU()-clientBefore, trips.Load()-tripsBefore
 	serverAfter, err := s.cpu()
 	if err != nil {
 		return load{}, err
@@ -78,6 +79,7 @@ func (c contender) drive(s *server, index, goroutines, keys, calls int) (load, e
 		server:    float64((serverAfter - serverBefore).Nanoseconds()) / 1000 / decisions,
 		client:    float64(client.Nanoseconds()) / 1000 / decisions,
 		allocs:    float64(after.Mallocs-before.Mallocs) / decisions,
+		trips:     float64(sent) / decisions,
 	}, nil
 }
 
@@ -88,31 +90,4 @@ func ownCPU() time.Duration {
 		return 0
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-}
-
-// bytesPerKey is the server's memory per key that a contender makes, for n subjects of one length, as MEMORY USAGE has it.
-func (c contender) bytesPerKey(s *server, index, n int) (float64, error) {
-	if err := s.flush(); err != nil {
-		return 0, err
-	}
-	ctx := context.Background()
-	for i := range n {
-		if err := c.allow(ctx, subject(index, i)); err != nil {
-			return 0, err
-		}
-	}
-	// The server is this run's own and holds nothing else.
-	keys, err := s.client.Do(ctx, s.client.B().Keys().Pattern("*").Build()).AsStrSlice()
-	if err != nil {
-		return 0, err
-	}
-	var total int64
-	for _, key := range keys {
-		bytes, err := s.client.Do(ctx, s.client.B().MemoryUsage().Key(key).Build()).AsInt64()
-		if err != nil {
-			return 0, err
-		}
-		total += bytes
-	}
-	return float64(total) / float64(n), nil
 }

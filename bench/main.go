@@ -9,6 +9,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,6 +17,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/sluicego/sluice"
 )
 
 func main() {
@@ -45,13 +48,19 @@ func main() {
 type sample []float64
 
 func (s sample) median() float64 {
+	if len(s) == 0 {
+		return 0
+	}
 	sorted := slices.Sorted(slices.Values(s))
 	return sorted[len(sorted)/2]
 }
 
 func (s sample) String() string {
-	if len(s) == 0 {
+	switch len(s) {
+	case 0:
 		return ""
+	case 1:
+		return fmt.Sprintf("%.2f", s[0])
 	}
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", s.median(), slices.Min(s), slices.Max(s))
 }
@@ -63,9 +72,14 @@ type result struct {
 	cost    []sample // per row, us
 	ratio   []sample // per row, to its floor
 	shapes  []shape
-	bytes   map[string]float64 // per key, by contender
-	names   []string           // of contenders, in order
-	slowest float64            // us, of a call while 10^5 entries expire
+	names   []string // of contenders, in order
+	peers   []string // those of them that are others'
+	keys    int      // of the largest load
+	slowest float64  // us, of a call while 10^5 entries expire
+	memory  memory
+
+	cached       sample // ns
+	cachedAllocs float64
 }
 
 // shape is one way to load the contenders.
@@ -95,6 +109,9 @@ func measure(commandLine, dir string, rounds, calls, loads, keys int) (r result,
 			return r, err
 		}
 	}
+	if err := s.client.Do(context.Background(), s.client.B().FunctionLoad().FunctionCode(sluice.FunctionLibrary()).Build()).Error(); err != nil {
+		return r, err
+	}
 	r.cost, r.ratio = make([]sample, len(r.rows)), make([]sample, len(r.rows))
 	for round := range rounds {
 		for i, row := range r.rows {
@@ -114,44 +131,66 @@ func measure(commandLine, dir string, rounds, calls, loads, keys int) (r result,
 		return r, err
 	}
 
-	all, stop, err := contenders(s)
+	all, stop, err := contenders(s, dir)
 	if err != nil {
 		return r, err
 	}
 	defer stop()
 	for _, c := range all {
 		r.names = append(r.names, c.name)
-	}
-	for _, sh := range []shape{{goroutines: 1, keys: 1}, {goroutines: 64, keys: 1}, {goroutines: 64, keys: 10_000}, {goroutines: 512, keys: 10_000}, {goroutines: 64, keys: keys}} {
-		sh.loads = map[string][]load{}
-		if sh.keys == keys { // all keys are there before the first round
-			for i, c := range all {
-				if _, err := c.drive(s, i, 256, keys, keys/max(1, c.batch)); err != nil {
-					return r, err
-				}
-			}
+		if c.peer {
+			r.peers = append(r.peers, c.name)
 		}
-		for round := range rounds {
-			for i, c := range all {
-				n := loads / max(1, c.batch/2)
-				l, err := c.drive(s, i, sh.goroutines, sh.keys, n)
-				if err != nil {
-					return r, err
-				}
-				sh.loads[c.name] = append(sh.loads[c.name], l)
-			}
-			log.Printf("%s: %d goroutines, %d keys, round %d of %d", s.name, sh.goroutines, sh.keys, round+1, rounds)
+	}
+	r.keys = keys
+	for _, sh := range []shape{{goroutines: 1, keys: 1}, {goroutines: 64, keys: 1}, {goroutines: 64, keys: 10_000}, {goroutines: 512, keys: 10_000}, {goroutines: 64, keys: keys}} {
+		if err := sh.load(s, all, rounds, loads, sh.keys == keys); err != nil {
+			return r, err
 		}
 		r.shapes = append(r.shapes, sh)
 	}
-	r.bytes = map[string]float64{}
-	for i, c := range all {
-		if c.batch > 0 {
-			continue
-		}
-		if r.bytes[c.name], err = c.bytesPerKey(s, i, min(loads, 1000)); err != nil {
-			return r, err
+	if err := s.flush(); err != nil {
+		return r, err
+	}
+	if r.memory, err = weigh(s, p, dir, all); err != nil {
+		return r, err
+	}
+	r.cached, r.cachedAllocs, err = cachedDenials(s, rounds, 20*loads)
+	return r, err
+}
+
+// load has every contender make its calls, in rounds.
+func (sh *shape) load(s *server, all []contender, rounds, calls int, fill bool) error {
+	sh.loads = map[string][]load{}
+	if fill { // all keys are there before the first round
+		for i, c := range all {
+			if c.peer {
+				continue // the largest load is for how Sluice grows
+			}
+			if _, err := c.drive(s, i, 256, sh.keys, sh.keys/max(1, c.batch)); err != nil {
+				return err
+			}
 		}
 	}
-	return r, nil
+	if sh.goroutines == 1 { // more rounds, but shorter ones: latency has outliers
+		rounds, calls = 3*rounds, calls/3
+	}
+	for round := range rounds {
+		for i, c := range all {
+			if fill && c.peer {
+				continue
+			}
+			n := calls / max(1, c.batch/2)
+			if c.slow {
+				n /= 10
+			}
+			l, err := c.drive(s, i, sh.goroutines, sh.keys, n)
+			if err != nil {
+				return err
+			}
+			sh.loads[c.name] = append(sh.loads[c.name], l)
+		}
+		log.Printf("%s: %d goroutines, %d keys, round %d of %d", s.name, sh.goroutines, sh.keys, round+1, rounds)
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -21,33 +22,52 @@ type contender struct {
 	name  string
 	batch int // decisions per call, if not one
 	allow func(ctx context.Context, key string) error
-	bar   float64 // decisions per second at least, as a multiple of `than`; 0 is no bar
-	than  string
+	peer  bool // a limiter of others
+	slow  bool // many callers of one key take turns, with most of their calls in vain
 }
 
 // subject is the n-th that contender i limits: the peers put their keys beside each other, as they come.
 func subject(i, n int) string { return fmt.Sprintf("%d-%08d", i, n) }
 
 const (
-	floorName = "TGS through rueidis"
-	rateName  = "go-redis/redis_rate"
+	floorName    = "TGS through rueidis"
+	bareName     = "token bucket, bare EVALSHA through rueidis"
+	bucketName   = "Sluice token bucket"
+	counterName  = "Sluice sliding counter"
+	logName      = "Sluice sliding log"
+	functionName = "Sluice token bucket, as a function"
+	batchName    = "Sluice sliding counter, Batch of 16"
+	rateName     = "go-redis/redis_rate"
 )
 
 // contenders are Sluice's algorithms, the floor called through the same client, and the peers. All of them admit every call: the limits are never
 // reached.
-func contenders(s *server) ([]contender, func(), error) {
-	limiter1, err := sluice.New(s.client, sluice.Config{})
+func contenders(s *server, dir string) ([]contender, func(), error) {
+	byScript, err := sluice.New(s.client, sluice.Config{})
 	if err != nil {
 		return nil, nil, err
 	}
-	ours := func(p sluice.Policy) func(context.Context, string) error {
+	byFunction, err := sluice.New(s.client, sluice.Config{Functions: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, l := range []*sluice.Limiter{byScript, byFunction} {
+		if err := l.Load(context.Background()); err != nil {
+			return nil, nil, err
+		}
+	}
+	through := func(l *sluice.Limiter, p sluice.Policy) func(context.Context, string) error {
 		return func(ctx context.Context, key string) error {
-			_, err := limiter1.Allow(ctx, key, p)
+			_, err := l.Allow(ctx, key, p)
 			return err
 		}
 	}
+	bare, err := loadScript(dir, "token_bucket")
+	if err != nil {
+		return nil, nil, err
+	}
 	floor := digest(tgs)
-	goredis := redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: 64})
+	goredis := redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: 64, Dialer: dial})
 	rate := redis_rate.NewLimiter(goredis)
 	perHour := redis_rate.Limit{Rate: 100_000_000, Burst: 100_000_000, Period: time.Hour}
 	ululeStore, err := ulule.NewStore(goredis)
@@ -66,44 +86,53 @@ func contenders(s *server) ([]contender, func(), error) {
 	throttledLimiter.SetMaxCASAttemptsLimit(10_000) // 10 by default, which 64 callers of one key exceed: their calls then fail
 	sethStore, err := redisstore.NewWithPool(&redisstore.Config{Tokens: 100_000_000, Interval: time.Hour}, &redigo.Pool{
 		MaxIdle: 64, MaxActive: 64, Wait: true,
-		Dial: func() (redigo.Conn, error) { return redigo.Dial("tcp", s.addr) },
+		Dial: func() (redigo.Conn, error) {
+			return redigo.Dial("tcp", s.addr, redigo.DialNetDial(func(network, addr string) (net.Conn, error) {
+				return dial(context.Background(), network, addr)
+			}))
+		},
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	counter := sluice.SlidingCounter(100_000_000, time.Hour)
+	bucket, counter := sluice.TokenBucket(100_000_000, 100_000_000, time.Hour), sluice.SlidingCounter(100_000_000, time.Hour)
 	all := []contender{
 		{name: floorName, allow: func(ctx context.Context, key string) error {
 			return s.client.Do(ctx, s.client.B().Evalsha().Sha1(floor.sha).Numkeys(1).Key(key).Arg("take", "1", "100000000", "3600000").Build()).Error()
 		}},
-		{name: "Sluice token bucket", bar: 0.9, than: floorName, allow: ours(sluice.TokenBucket(100_000_000, 100_000_000, time.Hour))},
-		{name: "Sluice sliding counter", bar: 0.9, than: floorName, allow: ours(counter)},
-		{name: "Sluice sliding log", bar: 1.6, than: rateName, allow: ours(sluice.SlidingLog(100_000_000, time.Second))},
-		{name: "Sluice sliding counter, Batch of 16", batch: 16, bar: 1.7, than: "Sluice sliding counter", allow: func(ctx context.Context, key string) error {
+		{name: bareName, allow: func(ctx context.Context, key string) error {
+			_, err := s.client.Do(ctx, s.client.B().Evalsha().Sha1(bare.sha).Numkeys(1).Key(key).Arg("take", "1", "100000000", "100000000", "3600000").Build()).ToArray()
+			return err
+		}},
+		{name: bucketName, allow: through(byScript, bucket)},
+		{name: functionName, allow: through(byFunction, bucket.Named("function"))},
+		{name: counterName, allow: through(byScript, counter)},
+		{name: logName, allow: through(byScript, sluice.SlidingLog(100_000_000, time.Second))},
+		{name: batchName, batch: 16, allow: func(ctx context.Context, key string) error {
 			requests := make([]sluice.Request, 16)
 			for i := range requests {
 				requests[i] = sluice.Request{Key: key, Policy: counter, Cost: 1}
 			}
-			for _, outcome := range limiter1.Batch(ctx, requests...) {
+			for _, outcome := range byScript.Batch(ctx, requests...) {
 				if outcome.Err != nil {
 					return outcome.Err
 				}
 			}
 			return nil
 		}},
-		{name: rateName, allow: func(ctx context.Context, key string) error {
+		{name: rateName, peer: true, allow: func(ctx context.Context, key string) error {
 			_, err := rate.Allow(ctx, key, perHour)
 			return err
 		}},
-		{name: "ulule/limiter", allow: func(ctx context.Context, key string) error {
+		{name: "ulule/limiter", peer: true, allow: func(ctx context.Context, key string) error {
 			_, err := ululeLimiter.Get(ctx, key)
 			return err
 		}},
-		{name: "throttled with goredisstore", allow: func(ctx context.Context, key string) error {
+		{name: "throttled with goredisstore", peer: true, slow: true, allow: func(ctx context.Context, key string) error {
 			_, _, err := throttledLimiter.RateLimitCtx(ctx, key, 1)
 			return err
 		}},
-		{name: "sethvargo/go-redisstore", allow: func(ctx context.Context, key string) error {
+		{name: "sethvargo/go-redisstore", peer: true, allow: func(ctx context.Context, key string) error {
 			_, _, _, _, err := sethStore.Take(ctx, key)
 			return err
 		}},

@@ -28,13 +28,6 @@ func report(results []result, folder string) error {
 	return os.WriteFile(filepath.Join(folder, "performance.md"), []byte(text.String()), 0o600)
 }
 
-func verdict(ok bool) string {
-	if ok {
-		return "met"
-	}
-	return "missed"
-}
-
 func write(w io.Writer, results []result, chart string) {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	p("# Performance")
@@ -49,65 +42,60 @@ func write(w io.Writer, results []result, chart string) {
 		p("![server CPU per decision](%s)", chart)
 	}
 	for _, r := range results {
-		p("")
-		p("## %s", r.server)
-		p("")
-		p("### At the server alone: CPU per call, pipelined")
-		p("")
-		p("| call | us | x floor | bar |")
-		p("|---|---|---|---|")
-		for i, row := range r.rows {
-			bar := ""
-			if row.bar > 0 {
-				bar = fmt.Sprintf("%.2f %s", row.bar, verdict(r.ratio[i].median() <= row.bar))
-			}
-			name := row.name
-			if row.than != "" {
-				name += ", x " + row.than
-			}
-			p("| %s | %.2f | %s | %s |", name, r.cost[i].median(), r.ratio[i], bar)
+		r.write(p)
+	}
+}
+
+func (r *result) write(p func(format string, args ...any)) {
+	p("")
+	p("## %s", r.server)
+	p("")
+	p("### The bars")
+	p("")
+	p("| what | measured | bar | |")
+	p("|---|---|---|---|")
+	for _, c := range r.checks() {
+		p("%s", c)
+	}
+	p("")
+	p("### At the server alone: CPU per call, pipelined")
+	p("")
+	p("| call | us | x TGS, or what is named |")
+	p("|---|---|---|")
+	for i, row := range r.rows {
+		name := row.name
+		if row.than != "" {
+			name += ", x " + row.than
 		}
+		p("| %s | %.2f | %s |", name, r.cost[i].median(), r.ratio[i])
+	}
+	for _, sh := range r.shapes {
 		p("")
-		p("Slowest single call while 100 000 entries of a log expire at once: %.0f us (bar 1000, %s).", r.slowest, verdict(r.slowest <= 1000))
-		for _, sh := range r.shapes {
-			p("")
-			p("### Through the clients: %d goroutines, %d keys", sh.goroutines, sh.keys)
-			p("")
-			p("| limiter | decisions/s | x floor | p50 us | p99 us | server us | x floor | client us | allocations |")
-			p("|---|---|---|---|---|---|---|---|---|")
-			for _, name := range r.names {
-				of := func(get func(load) float64) (s sample) {
-					for _, l := range sh.loads[name] {
-						s = append(s, get(l))
-					}
-					return s
-				}
-				ratio := func(get func(load) float64) (s sample) {
-					for i, l := range sh.loads[name] {
-						s = append(s, get(l)/get(sh.loads[floorName][i]))
-					}
-					return s
-				}
-				speed := func(l load) float64 { return l.perSecond }
-				server := func(l load) float64 { return l.server }
-				p("| %s | %.0f | %s | %.0f | %.0f | %.2f | %s | %.2f | %.1f |", name, of(speed).median(), ratio(speed),
-					of(func(l load) float64 { return float64(l.p50.Microseconds()) }).median(),
-					of(func(l load) float64 { return float64(l.p99.Microseconds()) }).median(),
-					of(server).median(), ratio(server),
-					of(func(l load) float64 { return l.client }).median(),
-					of(func(l load) float64 { return l.allocs }).median())
-			}
-		}
+		p("### Through the clients: %d goroutines, %d keys", sh.goroutines, sh.keys)
 		p("")
-		p("### Memory per subject")
-		p("")
-		p("| limiter | bytes |")
-		p("|---|---|")
+		p("| limiter | decisions/s | x floor | p50 us | p99 us | server us | x floor | client us | allocations |")
+		p("|---|---|---|---|---|---|---|---|---|")
 		for _, name := range r.names {
-			if bytes, ok := r.bytes[name]; ok {
-				p("| %s | %.0f |", name, bytes)
+			if len(sh.loads[name]) == 0 {
+				continue
 			}
+			median := func(get func(load) float64) float64 { return sh.of(name, get).median() }
+			speed := func(l load) float64 { return l.perSecond }
+			server := func(l load) float64 { return l.server }
+			p("| %s | %.0f | %s | %.0f | %.0f | %.2f | %s | %.2f | %.1f |", name, median(speed), sh.ratio(name, floorName, speed),
+				median(func(l load) float64 { return float64(l.p50.Microseconds()) }),
+				median(func(l load) float64 { return float64(l.p99.Microseconds()) }),
+				median(server), sh.ratio(name, floorName, server),
+				median(func(l load) float64 { return l.client }),
+				median(func(l load) float64 { return l.allocs }))
 		}
+	}
+	p("")
+	p("### Memory")
+	p("")
+	p("A key of 13 bytes: token bucket %.0f bytes, sliding counter %.0f, %s %.0f. A sliding log, for each entry:", r.memory.bucket, r.memory.counter, rateName, r.memory.redisRate)
+	for _, n := range entries {
+		p("%.0f bytes of %d.", r.memory.perEntry[n], n)
 	}
 }
 

@@ -17,14 +17,14 @@ redis.call('SET', KEYS[1], t[1] * 1000 + 1, 'PX', 60000)
 return 1`
 
 // row is one script as it is called straight, without a client library. Its floor is the TGS script called with as many
-// arguments, since arguments cost whatever the script.
+// arguments on as many keys, since both cost whatever the script.
 type row struct {
 	name  string
 	bar   float64                           // the most that it may cost, as a multiple of its floor; 0 is no bar
 	keys  int                               // the keys called in turn, each a copy of one that setup made
 	setup func(p *pipe, key string) error   // makes the state of a key before each round; nil is none
 	words func(key string) []string         // the command
-	floor func(key string) (words []string) // the command it is compared with
+	floor func(key string) (words []string) // the command that it is compared with
 	than  string                            // what that is, if not TGS
 }
 
@@ -47,7 +47,14 @@ func (s script) call(key string, args ...string) []string {
 	return append([]string{"EVALSHA", s.sha, "1", key}, args...)
 }
 
+var logSizes = []int{100, 1000, 10_000, 100_000}
+
 const hour, long = "3600000", "2592000000"
+
+// byName is a script's call as a function of the library.
+func byName(name, key string, args ...string) []string {
+	return append([]string{"FCALL", "sluice_v1_" + name, "1", key}, args...)
+}
 
 // rows are all scripts that are measured at the server alone.
 func rows(dir string) ([]row, []script, error) {
@@ -81,7 +88,7 @@ func rows(dir string) ([]row, []script, error) {
 		{name: "sliding_counter, denied", bar: 1.25, keys: 1, setup: exhaust(counter, "take", "5", "5", long), words: call(counter, "take", "5", "5", long)},
 		{name: "sliding_counter, peek", bar: 1.25, keys: 1, setup: exhaust(counter, "take", "5", "5", long), words: call(counter, "peek", "5", "5", long)},
 	}
-	for _, n := range []int{100, 1000, 10_000, 100_000} {
+	for _, n := range logSizes {
 		fill := func(p *pipe, key string) error {
 			commands := make([][]byte, n)
 			for i := range commands {
@@ -91,8 +98,9 @@ func rows(dir string) ([]row, []script, error) {
 		}
 		keys := 200_000 / n
 		all = append(all,
-			row{name: fmt.Sprintf("sliding_log, allowed, %d entries", n), bar: 2.8, keys: keys, setup: fill, words: call(log, "take", "1", "100000000", long)},
-			row{name: fmt.Sprintf("sliding_log, denied, %d entries", n), bar: 2.0, keys: keys, setup: fill, words: call(log, "take", "1", strconv.Itoa(n), long)},
+			row{name: logRow(n), bar: 2.8, keys: keys, setup: fill, words: call(log, "take", "1", "100000000", long)},
+			row{name: logRow(n) + ", cost 100000", bar: 2.8, keys: keys, setup: fill, words: call(log, "take", "100000", "1000000000", long)},
+			row{name: fmt.Sprintf("sliding_log, denied, %d entries", n), bar: 2, keys: keys, setup: fill, words: call(log, "take", "1", strconv.Itoa(n), long)},
 		)
 	}
 	for i := range all {
@@ -115,11 +123,19 @@ func rows(dir string) ([]row, []script, error) {
 	aBucket := []string{"token_bucket", "1", "100000000", "1000000", "60000"}
 	aCounter := []string{"sliding_counter", "1", "100000000", hour}
 	single := call(bucket, "take", "1", "100000000", "1000000", "60000")
+	single2 := call(counter, "take", "1", "100000000", hour)
+	function := func(name string, args ...string) func(string) []string {
+		return func(key string) []string { return byName(name, key, args...) }
+	}
 	return append(all,
+		row{name: "token_bucket as a function, allowed", keys: 1, words: function("token_bucket", "take", "1", "100000000", "1000000", "60000"), floor: single, than: "the script"},
+		row{name: "sliding_counter as a function, allowed", keys: 1, words: function("sliding_counter", "take", "1", "100000000", hour), floor: single2, than: "the script"},
 		row{name: "multi, 2 limits (bucket, counter)", bar: 1.7, keys: 1, words: several(aBucket, aCounter), floor: single, than: "token_bucket, allowed"},
 		row{name: "multi, 4 limits (2 buckets, 2 counters)", bar: 3, keys: 1, words: several(aBucket, aCounter, aBucket, aCounter), floor: single, than: "token_bucket, allowed"},
 	), loaded, nil
 }
+
+func logRow(entries int) string { return fmt.Sprintf("sliding_log, allowed, %d entries", entries) }
 
 // run measures every row in turn, in rounds, and its floor beside it: the server's CPU time per call.
 func (r row) run(s *server, p *pipe, calls int) (cost, floor float64, err error) {
@@ -145,7 +161,10 @@ func (r row) run(s *server, p *pipe, calls int) (cost, floor float64, err error)
 	if err := p.send(copies); err != nil {
 		return 0, 0, err
 	}
-	floors := [][]byte{command(r.floor(r.name + "floor")...)}
+	floors := make([][]byte, r.keys)
+	for i := range floors {
+		floors[i] = command(r.floor(fmt.Sprintf("%s{1}floor%d", r.name, i))...)
+	}
 	if cost, err = perCall(s, p, keys, calls); err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", r.name, err)
 	}

@@ -3,12 +3,14 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -49,7 +51,7 @@ func start(command string) (*server, error) {
 	}
 	for range 100 {
 		time.Sleep(50 * time.Millisecond)
-		s.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+		s.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, DialCtxFn: dialRueidis})
 		if err == nil {
 			break
 		}
@@ -116,6 +118,31 @@ func (s *server) cpu() (time.Duration, error) {
 
 func (s *server) flush() error {
 	return s.client.Do(context.Background(), s.client.B().Flushall().Build()).Error()
+}
+
+// trips counts what the clients write to their connections. A client that waits for each answer before it sends the next command
+// writes once for each round trip.
+var trips atomic.Int64
+
+type countingConn struct{ net.Conn }
+
+func (c countingConn) Write(b []byte) (int, error) {
+	trips.Add(1)
+	return c.Conn.Write(b)
+}
+
+// dial is how every client connects.
+func dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return countingConn{conn}, nil
+}
+
+func dialRueidis(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+	return dial(ctx, "tcp", addr)
 }
 
 // pipe is a bare connection that sends ready-made commands and counts the replies without decoding them: what it measures at the

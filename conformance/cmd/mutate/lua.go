@@ -163,7 +163,7 @@ func allMutants(scripts []string, text map[string]string) ([]mutant, error) {
 // "-- [name]".
 func sectionOf(src string, line int) (section string, within int) {
 	for i, text := range strings.Split(src, "\n")[:line] {
-		if name, ok := strings.CutPrefix(text, "-- ["); ok {
+		if name, ok := strings.CutPrefix(strings.TrimLeft(text, " "), "-- ["); ok {
 			section, within = strings.TrimSuffix(name, "]"), line-i-1
 		}
 	}

@@ -77,7 +77,7 @@ func TestAMutantDiffersInOnePlace(t *testing.T) {
 func TestSharedTextIsMutatedOnce(t *testing.T) {
 	text := map[string]string{
 		"one": "-- head\nlocal a = b + c\n-- [shared: s]\n\nlocal x = y * z\n-- [end]\n-- [algorithm: one]\nlocal p = q / r\n-- [end]\n",
-		"two": "-- [algorithm: one]\nlocal p = q / r\n-- [end]\n-- [shared: s]\n\nlocal x = y * z\n-- [end]\n-- [main]\nreturn u < v\n",
+		"two": "  -- [algorithm: one]\n  local p = q / r\n  -- [end]\n  -- [shared: s]\n\n  local x = y * z\n  -- [end]\n-- [main]\nreturn u < v\n",
 	}
 	all, err := allMutants([]string{"one", "two"}, text)
 	if err != nil {
