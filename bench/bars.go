@@ -101,6 +101,12 @@ func (r *result) checks() []check {
 			check{what: name + ", server CPU with 512 goroutines: x with 1", measured: sample{r.shape(512, 10_000).of(name, server).median() / single.of(name, server).median()}, bar: 1.15},
 		)
 	}
+	if n := len(r.scales); n > 0 {
+		all = append(all, check{
+			what:     fmt.Sprintf("token bucket on %d shards, server CPU per decision: x on 1", r.scales[n-1].shards),
+			measured: sample{r.scales[n-1].perCall.median() / r.scales[0].perCall.median()}, bar: 1.15,
+		})
+	}
 	return all
 }
 

@@ -78,6 +78,8 @@ type result struct {
 	slowest float64  // us, of a call while 10^5 entries expire
 	memory  memory
 
+	scales []scale
+
 	cached       sample // ns
 	cachedAllocs float64
 }
@@ -155,7 +157,10 @@ func measure(commandLine, dir string, rounds, calls, loads, keys int) (r result,
 	if r.memory, err = weigh(s, p, dir, all); err != nil {
 		return r, err
 	}
-	r.cached, r.cachedAllocs, err = cachedDenials(s, rounds, 20*loads)
+	if r.cached, r.cachedAllocs, err = cachedDenials(s, rounds, 20*loads); err != nil {
+		return r, err
+	}
+	r.scales, err = scales(commandLine, rounds, loads)
 	return r, err
 }
 

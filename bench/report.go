@@ -91,6 +91,14 @@ func (r *result) write(p func(format string, args ...any)) {
 		}
 	}
 	p("")
+	p("### On a cluster: 64 goroutines, 10000 keys")
+	p("")
+	p("| shards | server CPU per decision, us | the busiest shard's part |")
+	p("|---|---|---|")
+	for _, c := range r.scales {
+		p("| %d | %s | %s |", c.shards, c.perCall, c.busiest)
+	}
+	p("")
 	p("### Memory")
 	p("")
 	p("A key of 13 bytes: token bucket %.0f bytes, sliding counter %.0f, %s %.0f. A sliding log, for each entry:", r.memory.bucket, r.memory.counter, rateName, r.memory.redisRate)

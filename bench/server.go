@@ -26,24 +26,18 @@ type server struct {
 }
 
 // start runs a server by its command line, "redis-server" or "chroot DIR valkey-server", on a free port of the loopback.
-func start(command string) (*server, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func start(command string, options ...string) (*server, error) {
+	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	addr := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return nil, err
-	}
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
+	addr := net.JoinHostPort("127.0.0.1", port)
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
 		return nil, err
 	}
 	words := append(strings.Fields(command), "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no")
+	words = append(words, options...)
 	s := &server{addr: addr, dir: dir, process: exec.Command(words[0], words[1:]...)}
 	s.process.Dir = dir
 	if err := s.process.Start(); err != nil {
@@ -51,7 +45,7 @@ func start(command string) (*server, error) {
 	}
 	for range 100 {
 		time.Sleep(50 * time.Millisecond)
-		s.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, DialCtxFn: dialRueidis})
+		s.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, DialCtxFn: dialRueidis, ForceSingleClient: true})
 		if err == nil {
 			break
 		}

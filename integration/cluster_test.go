@@ -189,9 +189,74 @@ func TestCluster(t *testing.T) {
 	t.Run("any subject", func(t *testing.T) { anySubject(t, l) })
 	t.Run("batch over all slots", func(t *testing.T) { batchOverAllSlots(t, c, l) })
 	t.Run("several limits in one slot", func(t *testing.T) { severalInOneSlot(t, l) })
+	t.Run("a limit over shards", func(t *testing.T) { overShards(t, c, l) })
+	byFunction := newLimiter(t, client, sluice.Config{Timeout: 5 * time.Second, Functions: true})
+	t.Run("functions", func(t *testing.T) {
+		var missing *sluice.LibraryError
+		if _, err := byFunction.Allow(t.Context(), "a", hourly[0]); !errors.As(err, &missing) || missing.Version != 0 {
+			t.Errorf("before it is loaded: %v, want no library", err)
+		}
+		if err := byFunction.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		anySubject(t, byFunction)
+		severalInOneSlot(t, byFunction)
+	})
 	t.Run("failover by hand", func(t *testing.T) { failoverByHand(t, c) })
 	t.Run("resharding of the slot in use", func(t *testing.T) { reshard(t, c) })
 	t.Run("a primary dies", func(t *testing.T) { primaryDies(t, c) })
+	t.Run("functions after all that", func(t *testing.T) {
+		for i := range 300 { // on every primary there is now, some of which were replicas
+			if res, err := byFunction.Allow(t.Context(), fmt.Sprint("after", i), hourly[0]); err != nil || !res.Allowed {
+				t.Fatalf("%+v, %v", res, err)
+			}
+		}
+	})
+}
+
+// overShards: the shards of a limit lie on several nodes, all of them together admit exactly the limit, and the verbs find them.
+func overShards(t *testing.T, c *cluster, l *sluice.Limiter) {
+	t.Helper()
+	const subject, shards, limit = "sharded", 16, 64
+	p := sluice.SlidingLog(limit, time.Hour).Named("sharded").Sharded(shards)
+	var charged []sluice.Result
+	for range 100 * limit {
+		res, err := l.Allow(t.Context(), subject, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.Allowed {
+			charged = append(charged, res)
+		}
+	}
+	if len(charged) != limit {
+		t.Errorf("%d of %d were admitted, want the limit", len(charged), limit)
+	}
+	nodes := 0
+	for _, n := range c.nodes[:3] {
+		if here, err := n.Do("KEYS", "*}:sharded").AsStrSlice(); err != nil {
+			t.Fatal(err)
+		} else if len(here) > 0 {
+			nodes++
+		}
+	}
+	if nodes < 2 {
+		t.Errorf("the shards are on %d nodes, want several", nodes)
+	}
+	for _, res := range charged[:10] {
+		if _, err := l.Settle(t.Context(), res, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if res, err := l.Peek(t.Context(), subject, p, 0); err != nil || res.Remaining != 10 {
+		t.Errorf("after ten were given back: %+v, %v, want 10 free", res, err)
+	}
+	if err := l.Reset(t.Context(), subject, p); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := l.Peek(t.Context(), subject, p, 0); err != nil || res.Remaining != limit {
+		t.Errorf("after the reset: %+v, %v, want all free", res, err)
+	}
 }
 
 // anySubject: no subject leads to CROSSSLOT or to a panic.

@@ -122,6 +122,9 @@ func readPolicy(name string, n *yaml.Node) (sluice.Policy, error) {
 	if policy.Name() != "" {
 		return sluice.Policy{}, errors.New("has another name, " + policy.Name() + ", want none: it is named by its key")
 	}
+	if policy.Shards() > 1 {
+		return sluice.Policy{}, errors.New("is over " + strconv.Itoa(policy.Shards()) + " shards, want one that is not: its keys are in different slots, so it can't be asked with others")
+	}
 	policy = policy.Named(name)
 	_, err = policy.MarshalText() // whether the name is fit
 	return policy, err

@@ -123,6 +123,7 @@ func TestMistakesNameLineAndField(t *testing.T) {
 		{"free:\n  a: {limit: 5}\n", "line 2: free.a: is a mapping, want a policy such as counter:100/1m"},
 		{"free:\n  a: [log:5/1m]\n", "line 2: free.a: is a list, want a policy such as counter:100/1m"},
 		{"free:\n  a: b=log:5/1m\n", "line 2: free.a: has another name, b, want none: it is named by its key"},
+		{"free:\n  a: log:80/1m*8\n", "line 2: free.a: is over 8 shards, want one that is not: its keys are in different slots, so it can't be asked with others"},
 		{"free:\n  a b: log:5/1m\n", "line 2: free.a b: name is \"a b\", want 1 to 64 of the characters A-Z a-z 0-9 . _ -"},
 		{"free: &f\n  a: log:5/1m\npro:\n  <<: *f\n", "line 4: pro.<<: is a mapping, want a policy such as counter:100/1m"},
 		{"free:\n  a: log:5/1m\npro:\n  a: counter:5/1m\n", "line 4: pro.a: is a counter, but free.a in line 2 is a log: policies of one name share their state"},
