@@ -1,5 +1,5 @@
 # make test      everything; it installs what is missing (SLUICE_NO_INSTALL=1 forbids that) and says what it left out
-# make integration  the tests on servers of every version in containers, a cluster, sentinels
+# make integration  of these, the tests on servers of every version in containers, a cluster, sentinels
 # make bench     measures Sluice beside a floor and its peers, and writes docs/performance.md
 # make mutate    how many small changes to the Lua scripts the tests notice
 # make lint      golangci-lint and luacheck
@@ -47,7 +47,7 @@ test: setup
 	@$(MAKE) left-out
 
 checks:
-	@for t in vet tidy generated unit fuzz example; do $(MAKE) $$t; done
+	@for t in vet tidy generated unit integration fuzz example; do $(MAKE) $$t; done
 
 setup:
 	@.ci/setup
@@ -71,7 +71,7 @@ unit:
 
 # Servers of every version in containers, a cluster, sentinels, faults, the hammer.
 integration:
-	integration/docker.sh go run ./conformance/cmd/testall $(STRICT) -timeout 20m ./integration/...
+	SLUICE_LEFT_OUT=$(CURDIR)/build/left-out integration/docker.sh go run ./conformance/cmd/testall $(STRICT) -timeout 20m ./integration/...
 
 # Some minutes per server, with nothing else running. It writes docs/performance.md.
 bench:
