@@ -1,7 +1,11 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
+	"hash/maphash"
+	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -10,13 +14,14 @@ import (
 type DenyCache interface {
 	Get(k DenyKey) (d *Denial, ok bool)
 	Set(k DenyKey, d *Denial)
-	Delete(k DenyKey)
 }
 
-// A DenyKey is a limit of a subject. It holds the whole policy, so a changed policy never meets the denials of the old one.
+// A DenyKey is a limit of a subject, by the limiter that asks. It holds the whole policy, so a changed policy never meets the
+// denials of the old one.
 type DenyKey struct {
-	Key    string // at most 256 bytes
-	Policy Policy
+	Key     string // at most 256 bytes
+	Policy  Policy
+	limiter uint64 // another one may have other keys, or another server
 }
 
 // A Denial is what is remembered of one. Times are nanoseconds by the limiter's monotonic clock.
@@ -28,7 +33,19 @@ type Denial struct {
 	retry      time.Duration
 	reset      time.Duration
 	serverTime time.Time
+	mark       mark
 }
+
+// A mark is a moment in the life of a Redis key: it holds until this limiter settles or resets the key, which may make its
+// limits freer, whatever their policies.
+type mark struct {
+	corrections *atomic.Uint64
+	count       uint64
+}
+
+func (m mark) holds() bool { return m.corrections.Load() == m.count }
+
+func (d *Denial) holds(now int64) bool { return now <= d.until && d.mark.holds() }
 
 const (
 	maxDenyKey     = 256 // bytes; beyond, callers would decide how much memory an entry takes
@@ -40,20 +57,61 @@ type denials struct {
 	cache   DenyCache // nil: none
 	longest time.Duration
 	began   time.Time
+	limiter uint64
+
+	// Corrections are counted by the hash of the Redis key. Two keys with one hash cost a call to Redis now and then.
+	corrections *[1024]atomic.Uint64
+	seed        maphash.Seed
 }
+
+// limiters counts those with a DenyCache.
+var limiters atomic.Uint64
 
 func newDenials(cfg Config) (denials, error) {
 	if cfg.DenyFor < 0 {
 		return denials{}, &InputError{Field: "DenyFor", Value: cfg.DenyFor.String(), Want: "0 for 10s, or more", fault: ErrInvalidConfig}
 	}
-	d := denials{cache: cfg.DenyCache, longest: cfg.DenyFor, began: time.Now()}
-	if d.longest == 0 {
-		d.longest = defaultDenyFor
+	if cfg.DenyCache == nil {
+		return denials{}, nil
 	}
-	return d, nil
+	return denials{
+		cache:       cfg.DenyCache,
+		longest:     cmp.Or(cfg.DenyFor, defaultDenyFor),
+		began:       time.Now(),
+		limiter:     limiters.Add(1),
+		corrections: new([1024]atomic.Uint64),
+		seed:        maphash.MakeSeed(),
+	}, nil
 }
 
 func (d *denials) clock() int64 { return int64(time.Since(d.began)) }
+
+func (d *denials) correctionsOf(key string) *atomic.Uint64 {
+	return &d.corrections[maphash.String(d.seed, key)%uint64(len(d.corrections))]
+}
+
+// corrected notes that keys are about to be settled or reset, or that they have been. It takes both: a denial from before is
+// known no more, and neither is one that was decided before and arrives after.
+func (d *denials) corrected(keys ...string) {
+	if d.cache == nil {
+		return
+	}
+	for _, key := range keys {
+		d.correctionsOf(key).Add(1)
+	}
+}
+
+// depart takes note of a question that is about to be sent.
+func (d *denials) depart(q *question) {
+	switch {
+	case d.cache == nil:
+	case q.op == opSettle:
+		d.corrected(q.key)
+	case q.op == opTake:
+		corrections := d.correctionsOf(q.key)
+		q.mark = mark{corrections, corrections.Load()}
+	}
+}
 
 // covers says whether denials of the request are remembered.
 func (d *denials) covers(req *Request) bool {
@@ -62,12 +120,12 @@ func (d *denials) covers(req *Request) bool {
 
 // get makes the Result of a request that is known to be denied.
 func (d *denials) get(req *Request, res *Result) bool {
-	known, ok := d.cache.Get(DenyKey{req.Key, req.Policy})
+	known, ok := d.cache.Get(DenyKey{req.Key, req.Policy, d.limiter})
 	if !ok || req.Cost < known.cost {
 		return false
 	}
 	now := d.clock()
-	if now > known.until {
+	if !known.holds(now) {
 		return false
 	}
 	passed := time.Duration(now - known.asked)
@@ -92,30 +150,19 @@ func (d *denials) put(q *question, asked time.Time, res *Result) {
 		retry:      res.RetryAfter,
 		reset:      res.ResetAfter,
 		serverTime: res.ServerTime,
+		mark:       q.mark,
 	}
 	hold := min(res.RetryAfter-time.Millisecond-res.RetryAfter/1024, d.longest)
 	known.until = known.asked + int64(hold)
 	now := d.clock()
-	if now >= known.until {
+	if !known.holds(now) {
 		return
 	}
-	k := DenyKey{q.subject, q.policy}
-	if old, ok := d.cache.Get(k); ok && now < old.until && (old.cost < known.cost || old.cost == known.cost && old.until > known.until) {
+	k := DenyKey{strings.Clone(q.subject), q.policy, d.limiter} // the subject may be a small piece of something large
+	if old, ok := d.cache.Get(k); ok && old.holds(now) && (old.cost < known.cost || old.cost == known.cost && old.until > known.until) {
 		return
 	}
 	d.cache.Set(k, known)
-}
-
-// forget forgets the denials of a limit that was reset.
-func (l *Limiter) forget(key string, p Policy) {
-	if l.denials.cache == nil {
-		return
-	}
-	l.denials.cache.Delete(DenyKey{Key: key, Policy: p})
-	for p.shard < p.shards {
-		p.shard++
-		l.denials.cache.Delete(DenyKey{Key: key, Policy: p})
-	}
 }
 
 // roundUp rounds up to whole milliseconds, at least one.
@@ -147,10 +194,8 @@ func (l *Limiter) known(ctx context.Context, req *Request, index, of int, res *R
 func (l *Limiter) remember(q *question, t *trip, res *Result, err error) {
 	switch {
 	case q.op == opSettle: // whatever the answer: units may have been given back
-		l.denials.cache.Delete(DenyKey{q.subject, q.policy})
-	case q.op != opTake || err != nil || res.Degraded:
-	case res.Allowed:
-		res.subject = q.subject
+		l.denials.corrected(q.key)
+	case q.op != opTake || q.beside || err != nil || res.Degraded || res.Allowed:
 	case l.denials.covers(&Request{Key: q.subject, Tag: q.tag, Cost: q.cost}):
 		l.denials.put(q, t.began, res)
 	}

@@ -8,9 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/redis/rueidis"
 
@@ -36,12 +38,6 @@ func (c *denyMap) Set(k DenyKey, d *Denial) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.m[k] = d
-}
-
-func (c *denyMap) Delete(k DenyKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.m, k)
 }
 
 // exact is a client whose server decides exactly, by the test's clock, and whose network takes as long as delay says,
@@ -266,6 +262,204 @@ func TestLostSettleForgetsTheDenial(t *testing.T) {
 	client.answer = answer
 	if res, err := l.AllowN(t.Context(), "a", p, 4); err != nil || res.Cached {
 		t.Errorf("got %+v, %v, want Redis to be asked", res, err)
+	}
+}
+
+// TestDenialOvertakenByASettle: a denial that was decided before a settle and arrives during it, or after it, is forgotten.
+func TestDenialOvertakenByASettle(t *testing.T) {
+	p := SlidingLog(5, time.Hour)
+	for name, correct := range map[string]func(*Limiter, Result) error{
+		"settle": func(l *Limiter, res Result) error { _, err := l.Settle(t.Context(), res, 0); return err },
+		"reset":  func(l *Limiter, _ Result) error { return l.Reset(t.Context(), "a", p) },
+	} {
+		for n := range 16 {
+			synctest.Test(t, func(t *testing.T) {
+				var way atomic.Int64
+				delay := func() time.Duration { return time.Duration(way.Load()) }
+				l := newLimiter(t, exact(local.NewStore(10), delay), Config{DenyCache: newDenyMap()})
+				res, err := l.AllowN(t.Context(), "a", p, 5)
+				if err != nil {
+					t.Fatal(err)
+				}
+				calls := []func() error{
+					func() error { _, err := l.AllowN(t.Context(), "a", p, 5); return err },
+					func() error { return correct(l, res) },
+				}
+				first, wait := n/8, time.Duration(n%8)*time.Millisecond
+				way.Store(int64(4 * time.Millisecond)) // the first is sent at 0, decided at 4 and answered at 6
+				done := make(chan error)
+				go func() { done <- calls[first]() }()
+				time.Sleep(wait)
+				way.Store(int64(2 * time.Millisecond))
+				if err := errors.Join(calls[1-first](), <-done); err != nil {
+					t.Fatal(err)
+				}
+				if res, err := l.AllowN(t.Context(), "a", p, 5); err != nil || res.Cached {
+					t.Errorf("%s, call %d first, the other after %v: got %+v, %v, want Redis to be asked", name, first, wait, res, err)
+				}
+			})
+		}
+	}
+}
+
+// hookedMap calls a function before it keeps a denial.
+type hookedMap struct {
+	*denyMap
+	before func()
+}
+
+func (c *hookedMap) Set(k DenyKey, d *Denial) {
+	if before := c.before; before != nil {
+		c.before = nil
+		before()
+	}
+	c.denyMap.Set(k, d)
+}
+
+func TestSettleWhileADenialIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cache := &hookedMap{denyMap: newDenyMap()}
+		l := newLimiter(t, exact(local.NewStore(10), func() time.Duration { return 0 }), Config{DenyCache: cache})
+		p := SlidingLog(5, time.Hour)
+		res, err := l.AllowN(t.Context(), "a", p, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache.before = func() {
+			if _, err := l.Settle(t.Context(), res, 0); err != nil {
+				t.Error(err)
+			}
+		}
+		for n, wantAllowed := range []bool{false, true} {
+			if res, err := l.AllowN(t.Context(), "a", p, 5); err != nil || res.Cached || res.Allowed != wantAllowed {
+				t.Errorf("call %d: got %+v, %v, want Redis to say %t", n, res, err, wantAllowed)
+			}
+		}
+	})
+}
+
+// TestCorrectionUnderAnotherPolicy: policies that share a key are corrected together.
+func TestCorrectionUnderAnotherPolicy(t *testing.T) {
+	five, six := SlidingLog(5, time.Hour).Named("api"), SlidingLog(6, time.Hour).Named("api")
+	other := SlidingLog(50, time.Hour).Named("other")
+	for name, tt := range map[string]struct {
+		charged Policy
+		correct func(*Limiter, Result) error
+	}{
+		"settle":           {five, func(l *Limiter, res Result) error { _, err := l.Settle(t.Context(), res, 0); return err }},
+		"reset":            {five, func(l *Limiter, _ Result) error { return l.Reset(t.Context(), "a", five) }},
+		"candidate":        {other, func(l *Limiter, res Result) error { _, err := l.Settle(t.Context(), res, 0); return err }},
+		"own tag":          {five, func(l *Limiter, res Result) error { _, err := l.Settle(t.Context(), res, 0); return err }},
+		"the whole's name": {five, func(l *Limiter, _ Result) error { return l.Reset(t.Context(), "a", six) }},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(t, exact(local.NewStore(10), func() time.Duration { return 0 }), Config{
+				DenyCache: newDenyMap(), Candidates: map[Policy]Policy{other: six},
+			})
+			out := l.Batch(t.Context(), Request{Key: "a", Tag: "a", Policy: tt.charged, Cost: 5})[0]
+			for n := range 2 {
+				if res, err := l.AllowN(t.Context(), "a", six, 2); err != nil || res.Allowed || res.Cached != (n > 0) {
+					t.Fatalf("%s: got %+v, %v, want it denied", name, res, err)
+				}
+			}
+			if err := tt.correct(l, out.Result); err != nil {
+				t.Fatal(err)
+			}
+			if res, err := l.AllowN(t.Context(), "a", six, 2); err != nil || !res.Allowed {
+				t.Errorf("%s: got %+v, %v, want it allowed", name, res, err)
+			}
+		})
+	}
+}
+
+// TestResetForgetsTheDenialsOfAllShards, each of which has a key of its own.
+func TestResetForgetsTheDenialsOfAllShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, exact(local.NewStore(100), func() time.Duration { return 0 }), Config{DenyCache: newDenyMap()})
+		p := SlidingLog(4, time.Hour).Sharded(4)
+		for range 100 {
+			if _, err := l.Allow(t.Context(), "a", p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Reset(t.Context(), "a", p); err != nil {
+			t.Fatal(err)
+		}
+		for range 100 {
+			if res, err := l.Allow(t.Context(), "a", p); err != nil || res.Cached && res.ServerTime.IsZero() {
+				t.Fatal(res, err)
+			}
+		}
+		if res, err := l.Peek(t.Context(), "a", p, 0); err != nil || res.Remaining != 0 {
+			t.Errorf("got %+v, %v, want all units taken anew", res, err)
+		}
+	})
+}
+
+// TestDeniedSubjectIsCopied, since it may be a small piece of a request's body.
+func TestDeniedSubjectIsCopied(t *testing.T) {
+	l, _, _ := shut(t, Config{})
+	subject := "203.0.113.7"
+	if _, err := l.AllowN(t.Context(), subject, SlidingLog(10, time.Minute), 4); err != nil {
+		t.Fatal(err)
+	}
+	cache := l.denials.cache.(*denyMap)
+	if len(cache.m) != 1 {
+		t.Fatalf("%d denials, want 1", len(cache.m))
+	}
+	for k := range cache.m {
+		if k.Key != subject || unsafe.StringData(k.Key) == unsafe.StringData(subject) {
+			t.Errorf("the cache keeps %q itself, want a copy", k.Key)
+		}
+	}
+}
+
+// TestLimitersMayShareACache: each has its own clock, and perhaps its own server.
+func TestLimitersMayShareACache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cache := newDenyMap()
+		p := SlidingLog(10, time.Minute)
+		a, _, _ := shut(t, Config{})
+		a.denials.cache = cache
+		time.Sleep(3 * time.Second)
+		b, client, _ := shut(t, Config{})
+		b.denials.cache = cache
+		if _, err := a.AllowN(t.Context(), "a", p, 4); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Second)
+		if res, err := b.AllowN(t.Context(), "a", p, 4); err != nil || res.Cached || client.count() != 1 {
+			t.Errorf("got %+v, %v, want Redis to be asked", res, err)
+		}
+		if res, err := b.AllowN(t.Context(), "a", p, 4); err != nil || !res.Cached {
+			t.Errorf("got %+v, %v, want its own denial", res, err)
+		}
+	})
+}
+
+// TestNoDenialIsKnownDuringASettle: the server may have made the limit freer before its answer is here.
+func TestNoDenialIsKnownDuringASettle(t *testing.T) {
+	l, client, _ := shut(t, Config{})
+	p := SlidingLog(10, time.Minute)
+	ask := func(cost int64, wantCached bool) Result {
+		t.Helper()
+		res, err := l.AllowN(t.Context(), "a", p, cost)
+		if err != nil || res.Cached != wantCached {
+			t.Errorf("got %+v, %v, want cached %t", res, err, wantCached)
+		}
+		return res
+	}
+	charged := ask(2, false)
+	ask(4, false)
+	ask(4, true)
+	answer := client.answer
+	client.answer = func(ctx context.Context, words []string) rueidis.RedisResult {
+		client.answer = answer
+		ask(4, false)
+		return answer(ctx, words)
+	}
+	if _, err := l.Settle(t.Context(), charged, 0); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -81,9 +81,11 @@ type Config struct {
 	// It answers Allow, AllowN and Batch, but not for a policy with a candidate, a Request with a Tag, or a subject of more
 	// than 256 bytes.
 	//
-	// It never denies what Redis would have allowed, as long as nothing but time makes the limit freer. What else does: a
-	// settle or a reset, of which it learns only from its own limiter; a key that was lost; a server's clock that jumps
-	// ahead; another window on the same name. All of these are noticed after DenyFor. See the module sluice/denycache.
+	// It never denies what Redis would have allowed, as long as nothing but time makes the limit freer. A settle or a reset by
+	// this limiter, under whatever policy, is noticed as soon as its answer is there. What else makes a limit freer is noticed
+	// after DenyFor: another's settle or reset, or one whose answer was lost; a call by another policy on the same key, with
+	// another window or refill; a key that was lost; a server's clock that jumps ahead. Limiters may share a cache, but not what
+	// it knows. See the module sluice/denycache.
 	DenyCache DenyCache
 
 	// DenyFor is the longest that the DenyCache answers for a limit without asking Redis, 10 s if 0.
@@ -206,7 +208,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (R
 // charge stays. Nothing happens either to a Result that is Shadowed. What was charged for a candidate is settled in the same
 // call.
 func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result, error) {
-	q := question{op: opSettle, subject: res.subject, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
+	q := question{op: opSettle, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
 	var settled Result
 	var err error
 	switch {
@@ -286,8 +288,9 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 	l.standIn.reset(l.keys.key(key, "", p))
 	keys := l.shardKeys(key, "", p)
 	t := l.depart(1)
+	l.denials.corrected(keys...)
 	err := l.loader.remove(ctx, keys)
-	l.forget(key, p)
+	l.denials.corrected(keys...)
 	if err != nil {
 		err = failure(ctx, opReset, keys, err)
 	}
@@ -351,6 +354,7 @@ func (l *Limiter) callTwo(ctx context.Context, q, candidate question) (Result, e
 // call asks one question.
 func (l *Limiter) call(ctx context.Context, q *question) (Result, error) {
 	i := q.invocation()
+	l.denials.depart(q)
 	t := l.depart(1)
 	answer, err := l.loader.run(ctx, i)
 	l.arrive(&t)
@@ -382,12 +386,12 @@ func (l *Limiter) finish(ctx context.Context, q *question, index int, t *trip, r
 			}
 			res, err = l.standIn.decide(q), nil
 		}
-		if l.denials.cache != nil {
-			l.remember(q, t, &res, err)
-		}
-		if err == nil && !res.Allowed && l.shadows(q.subject) {
-			q.shadow(&res)
-		}
+	}
+	if l.denials.cache != nil {
+		l.remember(q, t, &res, err)
+	}
+	if !q.beside && err == nil && !res.Allowed && l.shadows(q.subject) {
+		q.shadow(&res)
 	}
 	l.tell(ctx, q, index, t, reloaded, &res, fault)
 	return res, err
@@ -424,9 +428,6 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 		var res Result
 		if err == nil {
 			res = results.Each[n]
-			if l.denials.cache != nil && res.key != "" {
-				results.Each[n].subject = questions[n].subject
-			}
 		}
 		l.tell(ctx, &questions[n], n, &t, answer.reloaded, &res, fault)
 	}
@@ -444,6 +445,7 @@ type question struct {
 	charged int64 // settle: what it was
 	receipt int64 // settle: of the charge
 	beside  bool  // of a candidate: it decides nothing
+	mark    mark  // take: when it was sent, if there is a DenyCache
 }
 
 // check checks a request, whose cost is at least that much. No argument that fails here reaches Redis.

@@ -185,7 +185,6 @@ type Result struct {
 	policy  Policy
 	charged int64
 	receipt int64
-	subject string // with a DenyCache, which is to forget it
 }
 
 // charge is where the units of a result were charged, and so where they are settled.

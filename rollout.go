@@ -106,6 +106,7 @@ func (l *Limiter) pipeline(ctx context.Context, of int, questions []question, pl
 	invocations := make([]*invocation, len(questions))
 	for n := range questions {
 		invocations[n] = questions[n].invocation()
+		l.denials.depart(&questions[n])
 	}
 	t := l.depart(of)
 	answers, failed := l.loader.runAll(ctx, invocations)

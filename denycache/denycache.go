@@ -11,7 +11,7 @@ import (
 	"github.com/sluicego/sluice"
 )
 
-// A Cache holds denials, safe for concurrent use. Give each limiter its own: they tell time by clocks of their own.
+// A Cache holds denials, safe for concurrent use. Limiters may share one: each finds its own denials in it, and none of another's.
 type Cache struct {
 	denials *otter.Cache[sluice.DenyKey, *sluice.Denial]
 }
@@ -27,9 +27,6 @@ func (c *Cache) Get(k sluice.DenyKey) (*sluice.Denial, bool) { return c.denials.
 
 // Set keeps a denial in the place of the one before.
 func (c *Cache) Set(k sluice.DenyKey, d *sluice.Denial) { c.denials.Set(k, d) }
-
-// Delete forgets the denial of a limit.
-func (c *Cache) Delete(k sluice.DenyKey) { c.denials.Invalidate(k) }
 
 // Len is about how many denials there are.
 func (c *Cache) Len() int { return c.denials.EstimatedSize() }
