@@ -71,6 +71,7 @@ unit:
 
 # Servers of every version in containers, a cluster, sentinels, faults, the hammer.
 integration:
+	@mkdir -p build
 	SLUICE_LEFT_OUT=$(CURDIR)/build/left-out integration/docker.sh go run ./conformance/cmd/testall $(STRICT) -timeout 20m ./integration/...
 
 # Some minutes per server, with nothing else running. It writes docs/performance.md.
