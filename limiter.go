@@ -220,6 +220,7 @@ func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result,
 		settled = Result{Allowed: true, Degraded: res.Degraded, Shadowed: res.Shadowed, Limit: res.Limit, ServerTime: res.ServerTime}
 	case res.charge == inProcess:
 		settled = l.standIn.settle(&q)
+		l.lines.freed(q.key)
 	case res.Candidate != nil && res.Candidate.key != "":
 		c := res.Candidate
 		return l.callTwo(ctx, q, question{
@@ -293,6 +294,8 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 	l.denials.corrected(keys...)
 	if err != nil {
 		err = failure(ctx, opReset, keys, err)
+	} else {
+		l.lines.freed(keys...)
 	}
 	l.arrive(&t)
 	l.tell(ctx, &question{op: opReset, policy: p}, 0, &t, false, &Result{Allowed: err == nil}, err)
@@ -389,6 +392,9 @@ func (l *Limiter) finish(ctx context.Context, q *question, index int, t *trip, r
 	}
 	if l.denials.cache != nil {
 		l.remember(q, t, &res, err)
+	}
+	if q.op == opSettle && q.cost < q.charged && err == nil {
+		l.lines.freed(q.key)
 	}
 	if !q.beside && err == nil && !res.Allowed && l.shadows(q.subject) {
 		q.shadow(&res)

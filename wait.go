@@ -14,12 +14,20 @@ import (
 //
 // Calls of one limiter on one limit stand in line: the one in front asks and the others follow in the order of their
 // coming, so that waiting costs Redis about two calls for each that is admitted, however many wait. One with a large cost
-// is not overtaken by smaller ones. Allow and its like do not stand in line, nor do other limiters and processes.
+// is not overtaken by smaller ones. Allow and its like do not stand in line, nor do other limiters and processes. The one in front
+// asks again when this limiter has given units back (Settle, Reset), and every 10 s in any case, since others may have.
+//
+// Of a sharded policy each call is for one shard, chosen at random, and stands in the line of that shard: like Allow it may be
+// denied while others have units free.
 //
 // It fails at once, with a *[LimitedError] that matches [ErrLimited] and carries the denial, when it is known that the
 // context's deadline is not after the wait, those in front included. If the context ends during a wait the error matches
-// both ErrLimited and the context's error. In both cases nothing was charged. When Redis fails the one in front, those
-// behind it fail too, and their error says that nothing was sent for them.
+// both ErrLimited and the context's error. In both cases nothing was charged. If it has ended already, nothing is sent and
+// the error is that of AllowN, the context's alone. When Redis fails the one in front, those behind it fail too, and their
+// error says that nothing was sent for them.
+//
+// Where Config.OnFailure decides, a denial tells nothing of what Redis will say, so that nobody is sent away because of
+// it: the one in front asks again after the RetryAfter that it was told, and a deadline is waited for.
 func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (res Result, err error) {
 	req := Request{Key: key, Policy: p, Cost: cost}
 	if err := check(0, &req); err != nil {
@@ -28,16 +36,14 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 	}
 	req.Policy.choose()
 	q := l.question(opTake, &req)
-	if cost == 0 { // always allowed, so it need not stand behind others
+	if cost == 0 || ctx.Err() != nil { // always allowed, or not even sent: neither need stand behind others
 		return l.callBoth(ctx, &q, &req)
 	}
-	w := &waiter{at: limit{q.key, q.policy}, cost: cost, turn: make(chan Outcome, 1)}
-	w.deadline, w.hasDeadline = ctx.Deadline()
+	w := l.lines.join(ctx, q.key, q.policy, cost)
 	defer func() { l.lines.leave(w, res, err) }()
-	l.lines.join(w)
 	var candidate *Result // asked by the first try alone: the later ones are the same call still
 	for try := 0; ; try++ {
-		if res, err = l.lines.await(ctx, w); err != nil {
+		if res, err = w.await(ctx); err != nil {
 			return res, err
 		}
 		if try == 0 {
@@ -49,217 +55,366 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 		if err != nil || res.Allowed {
 			return res, err
 		}
-		if w.hasDeadline && time.Until(w.deadline) <= res.RetryAfter {
+		if w.denied(res) {
 			return res, &LimitedError{Result: res}
-		}
-		if !l.lines.denied(w, res) {
-			continue
-		}
-		timer := time.NewTimer(res.RetryAfter)
-		select {
-		case <-timer.C:
-			w.turn <- Outcome{} // still its turn
-		case <-ctx.Done():
-			timer.Stop()
-			return res, &LimitedError{Result: res, Err: ctx.Err()}
 		}
 	}
 }
 
-// limit is what a line is for. Policies of one name share a key, but not their waits.
-type limit struct {
-	key    string
-	policy Policy
-}
+// askAgain is the longest that the one in front sleeps, and that its denial tells newcomers anything: units may have been given
+// back elsewhere.
+const askAgain = 10 * time.Second
 
-// lines are the calls of Wait, by limit. A limit without any has no line.
+// lines are the calls of Wait, by Redis key. A key for which nobody waits has no desk.
 type lines struct {
-	mu sync.Mutex // for all of the lines and waiters
-	of map[limit]*line
+	mu sync.Mutex // for the map, and for how many calls a desk has
+	of map[string]*desk
 }
 
-// line is the calls of Wait on one limit. While there is a queue somebody is asking.
-//
-// It is a call's turn to ask when nobody else does, or when the server's last answer left room for all who do: so calls
-// that fit do not wait for each other's answers. Of those that are denied all the same the last one sleeps, and the
-// others go back to their place in the queue.
-type line struct {
-	policy Policy
-	asking int64     // units of those whose turn it is
-	queue  []*waiter // the others, in the order of their coming
-	joined int       // how many there have been
+// desk is where the calls on one Redis key wait. Policies of one name share a key, but not their waits, so there is a line for
+// each policy.
+type desk struct {
+	key   string
+	calls int
 
-	// The last answer, by the server's clock: answers may get here in another order.
+	mu    sync.Mutex // for the lines and all who stand in them
+	lines map[Policy]*line
+}
+
+// line is the calls of Wait on one limit.
+//
+// It is a call's turn to ask when the last answer left room for it and all who are asking: so calls that fit do not wait for each
+// other's answers. The one in front, who came before all others, may ask in any case, but if it was denied not before that
+// denial says so. Whoever is denied goes back to its place.
+type line struct {
+	desk   *desk
+	policy Policy
+	asking group // those whose turn it is
+	queue  group // the others
+	joined int   // how many there have been
+	freed  int   // how often units were given back
+	timer  *time.Timer
+
+	// What the last answer left free, by the server's clock: answers may get here in another order.
 	free int64
 	said time.Time
-
-	denial Result    // of the one that sleeps; of the last one that did, if it was admitted; else zero
-	came   time.Time // when it came, by our clock
 }
 
 // waiter is one call of Wait.
 type waiter struct {
-	at          limit
+	line        *line
+	number      int // its place among those who joined the line
 	cost        int64
 	deadline    time.Time
 	hasDeadline bool
-	number      int          // its place among those who joined the line
-	asking      bool         // whether it is its turn
+	freed       int          // the line's, when its turn came
+	denial      *denial      // what it knows: its own, or that of the one in front; nil if nothing yet
+	behind      int64        // units that are to be admitted after that denial's, its own included; 0 if it's its own
 	turn        chan Outcome // an empty one: its turn has come; else why it won't
 }
 
+// denial is what a call in line was told.
+type denial struct {
+	Result
+	of    *waiter
+	came  time.Time // by our clock
+	freed int       // the line's, when the call was made
+}
+
 // join puts a new call into its line, or sends it away if it is known to be too late.
-func (l *lines) join(w *waiter) {
+func (l *lines) join(ctx context.Context, key string, p Policy, cost int64) *waiter {
+	d := l.enter(key)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.line(p)
+	n.joined++
+	w := &waiter{line: n, number: n.joined, cost: cost, turn: make(chan Outcome, 1)}
+	w.deadline, w.hasDeadline = ctx.Deadline()
+	if front := n.front(); front != nil {
+		behind := n.queue.units
+		if !n.asking.has(front) {
+			behind -= front.cost
+		}
+		if known := front.denial; known != nil && known.of == front && known.tells(n) && !w.hear(known, behind+cost) {
+			return w
+		}
+	}
+	n.queue.add(w)
+	n.advance()
+	return w
+}
+
+// enter is the desk of a key, with one call more.
+func (l *lines) enter(key string) *desk {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.of[w.at]
-	if n == nil {
+	d := l.of[key]
+	if d == nil {
+		d = &desk{key: key, lines: map[Policy]*line{}}
 		if l.of == nil {
-			l.of = map[limit]*line{}
+			l.of = map[string]*desk{}
 		}
-		n = &line{policy: w.at.policy}
-		l.of[w.at] = n
+		l.of[key] = d
 	}
-	n.joined++
-	w.number = n.joined
-	n.queue = append(n.queue, w)
-	if w.hasDeadline {
-		n.sendAway()
+	d.calls++
+	return d
+}
+
+func (d *desk) line(p Policy) *line {
+	n := d.lines[p]
+	if n == nil {
+		n = &line{desk: d, policy: p}
+		n.timer = time.AfterFunc(askAgain, func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			n.advance()
+		})
+		d.lines[p] = n
 	}
-	n.advance()
+	return n
 }
 
 // await returns when it is the call's turn; with an error when that will not be, or too late.
-func (l *lines) await(ctx context.Context, w *waiter) (Result, error) {
+func (w *waiter) await(ctx context.Context) (Result, error) {
 	select {
 	case out := <-w.turn:
-		return out.Result, out.Err
+		if out.Err != nil || ctx.Err() == nil {
+			return out.Result, out.Err
+		}
 	case <-ctx.Done():
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	select { // a turn in the same instant: to be passed on, by a call that sees that the context has ended
+	w.line.desk.mu.Lock()
+	defer w.line.desk.mu.Unlock()
+	select {
 	case out := <-w.turn:
-		return out.Result, out.Err
+		if out.Err != nil {
+			return out.Result, out.Err
+		}
 	default:
 	}
-	n := l.of[w.at]
-	i := slices.Index(n.queue, w)
-	var res Result
-	if n.denial != (Result{}) {
-		res = n.outlook(units(n.queue[:i+1]))
-	}
-	n.queue = slices.Delete(n.queue, i, i+1)
+	res := w.outlook()
 	return res, &LimitedError{Result: res, Err: ctx.Err()}
 }
 
-// denied notes that a call whose turn it is was denied, and says whether it is to sleep. Otherwise it is in the queue again.
-func (l *lines) denied(w *waiter, res Result) (sleep bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := l.of[w.at]
-	n.answered(res)
-	if n.asking > w.cost {
-		n.asking -= w.cost
-		w.asking = false
-		i, _ := slices.BinarySearchFunc(n.queue, w, func(a, b *waiter) int { return a.number - b.number })
-		n.queue = slices.Insert(n.queue, i, w)
-		n.advance()
-		return false
-	}
-	n.denial, n.came = res, time.Now()
-	n.sendAway()
-	return true
-}
-
-// leave ends a call, with what it got, and gives those behind it their turn if it had the turn.
-func (l *lines) leave(w *waiter, res Result, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !w.asking {
-		return
-	}
-	n := l.of[w.at]
-	n.asking -= w.cost
-	if err == nil {
-		n.answered(res)
-	} else {
-		n.denial = Result{} // nobody waits for that any more
-	}
-	if errors.Is(err, ErrBackend) { // or they would find out one by one, each for as long as the timeout
-		for _, behind := range n.queue {
-			behind.turn <- Outcome{Err: notSent(err)}
-		}
-		n.queue = nil
-	}
-	if res.charge == nowhere { // let in by FailOpen or in shadow mode: so will the others be, and need not find out in turn
-		n.free = math.MaxInt64
-	}
-	n.advance()
-	if n.asking == 0 {
-		delete(l.of, w.at)
-	}
-}
-
-// answered notes what the server said is free.
-func (n *line) answered(res Result) {
-	if res.Allowed && (res.Degraded || res.Shadowed) { // nothing is gained by asking one by one
-		n.free = math.MaxInt64
-		return
-	}
-	switch res.ServerTime.Compare(n.said) {
-	case 0:
-		n.free = min(n.free, res.Remaining)
-	case 1:
-		n.free, n.said = res.Remaining, res.ServerTime
-	}
-}
-
-// advance gives their turn to those in front who may ask now.
-func (n *line) advance() {
-	turns := 0
-	for _, w := range n.queue {
-		if n.asking > 0 && n.asking+w.cost > n.free {
-			break
-		}
-		n.asking += w.cost
-		w.asking = true
-		w.turn <- Outcome{}
-		turns++
-	}
-	n.queue = slices.Delete(n.queue, 0, turns)
-}
-
-// sendAway removes from the queue who is known to be too late.
-func (n *line) sendAway() {
-	if n.denial == (Result{}) {
-		return
-	}
-	var before int64
-	n.queue = slices.DeleteFunc(n.queue, func(w *waiter) bool {
-		res := n.outlook(before + w.cost)
-		if w.hasDeadline && !w.deadline.After(n.came.Add(res.RetryAfter)) {
-			w.turn <- Outcome{res, &LimitedError{Result: res}}
+// denied puts a call that asked back to its place, and says whether it is known to be too late.
+func (w *waiter) denied(res Result) (late bool) {
+	n := w.line
+	n.desk.mu.Lock()
+	defer n.desk.mu.Unlock()
+	n.answered(w, &res)
+	n.asking.remove(w)
+	n.queue.add(w)
+	d := &denial{Result: res, of: w, came: time.Now(), freed: w.freed}
+	if w.denial, w.behind = d, 0; d.tells(n) {
+		if !w.inTime() {
 			return true
 		}
-		before += w.cost
-		return false
-	})
+		if n.front() == w {
+			n.announce(d)
+		}
+	}
+	n.advance()
+	return false
 }
 
-// outlook is the denial of the one that sleeps as it concerns a call in the queue, with so many units up to its own.
-func (n *line) outlook(queued int64) Result {
-	res := n.denial
-	res.RetryAfter += n.policy.spread(queued)
+// leave ends a call, with what it got, and gives those behind it their turn.
+func (l *lines) leave(w *waiter, res Result, err error) {
+	n := w.line
+	n.leave(w, res, err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n.desk.calls--; n.desk.calls == 0 {
+		delete(l.of, n.desk.key)
+	}
+}
+
+func (n *line) leave(w *waiter, res Result, err error) {
+	n.desk.mu.Lock()
+	defer n.desk.mu.Unlock()
+	n.queue.remove(w)
+	if n.asking.remove(w) {
+		if err == nil {
+			n.answered(w, &res)
+		}
+		if errors.Is(err, ErrBackend) { // or they would find out one by one, each for as long as the timeout
+			for _, other := range n.queue.waiters {
+				other.turn <- Outcome{Err: notSent(err)}
+			}
+			n.queue = group{}
+		}
+	}
+	n.advance()
+}
+
+// freed tells those who wait that units of a key have been given back. What was denied before may be free now; so may
+// be what a call under way is about to be denied.
+func (l *lines) freed(keys ...string) {
+	for _, key := range keys {
+		l.mu.Lock()
+		d := l.of[key]
+		l.mu.Unlock()
+		if d == nil {
+			continue
+		}
+		d.mu.Lock()
+		for _, n := range d.lines {
+			n.freed++
+			n.advance()
+		}
+		d.mu.Unlock()
+	}
+}
+
+// answered notes what is free.
+func (n *line) answered(w *waiter, res *Result) {
+	switch newer := res.ServerTime.Compare(n.said); {
+	case res.charge == nowhere: // let in by FailOpen or in shadow mode: so will the others be, and need not find out in turn
+		n.free = math.MaxInt64
+	case res.Degraded: // by a clock and a share of its own
+		n.free = res.Remaining
+	case newer > 0:
+		n.free, n.said = res.Remaining, res.ServerTime
+	case newer == 0:
+		n.free = min(n.free, res.Remaining)
+	}
+	if !res.Allowed { // whatever the time: should the server's clock have stepped back, no call asks twice in a row
+		n.free = min(n.free, w.cost-1)
+	}
+}
+
+// advance gives their turn to those who may ask now, and sees to it that the one in front will get its.
+func (n *line) advance() {
+	n.timer.Stop()
+	for len(n.queue.waiters) > 0 {
+		w := n.queue.waiters[0]
+		if w.cost > n.free-n.asking.units {
+			if w != n.front() {
+				return
+			}
+			if sleep := w.sleep(); sleep > 0 {
+				n.timer.Reset(sleep)
+				return
+			}
+		}
+		n.queue.remove(w)
+		n.asking.add(w)
+		w.freed = n.freed
+		w.turn <- Outcome{}
+	}
+}
+
+// front is who came before all others; nil if there is nobody.
+func (n *line) front() *waiter {
+	var front *waiter
+	for _, g := range []group{n.asking, n.queue} {
+		if len(g.waiters) > 0 && (front == nil || g.waiters[0].number < front.number) {
+			front = g.waiters[0]
+		}
+	}
+	return front
+}
+
+// announce tells those in the queue what the denial of the one in front means to them, and sends away who is too late.
+func (n *line) announce(d *denial) {
+	var behind int64
+	stay := n.queue.waiters[:0]
+	for _, w := range n.queue.waiters {
+		if w != d.of {
+			if !w.hear(d, behind+w.cost) {
+				n.queue.units -= w.cost
+				continue
+			}
+			behind += w.cost
+		}
+		stay = append(stay, w)
+	}
+	clear(n.queue.waiters[len(stay):])
+	n.queue.waiters = stay
+}
+
+// tells says whether a denial tells anything of when another call would be admitted: not if OnFailure made it up, nor if
+// units were given back since, or may have been.
+func (d *denial) tells(n *line) bool {
+	return !d.Degraded && d.freed == n.freed && time.Since(d.came) < askAgain
+}
+
+// hear tells a call the denial of the one in front, and how many units come after that one's, its own included. It sends the call
+// away if that is too late for it.
+func (w *waiter) hear(d *denial, behind int64) (stays bool) {
+	w.denial, w.behind = d, behind
+	if w.inTime() {
+		return true
+	}
+	res := w.outlook()
+	w.turn <- Outcome{res, &LimitedError{Result: res}}
+	return false
+}
+
+// due is when a call may be admitted, by what it knows.
+func (w *waiter) due() time.Time {
+	return w.denial.came.Add(w.denial.RetryAfter + w.line.policy.spread(w.behind))
+}
+
+func (w *waiter) inTime() bool { return !w.hasDeadline || w.deadline.After(w.due()) }
+
+// sleep is for how long the one in front need not ask.
+func (w *waiter) sleep() time.Duration {
+	if d := w.denial; d != nil && d.of == w && d.freed == w.line.freed {
+		return min(d.RetryAfter, askAgain) - time.Since(d.came)
+	}
+	return 0
+}
+
+// outlook is what a call knows, as a denial of its own.
+func (w *waiter) outlook() Result {
+	if w.denial == nil {
+		return Result{}
+	}
+	res := w.denial.Result
+	if w.denial.of != w {
+		passed := time.Since(w.denial.came)
+		res.RetryAfter = roundUp(time.Until(w.due()))
+		res.ResetAfter = max(roundUp(res.ResetAfter-passed), res.RetryAfter)
+		res.ServerTime = res.ServerTime.Add(passed)
+		res.Candidate = nil
+	}
 	return res
 }
 
-func units(queue []*waiter) int64 {
-	var sum int64
-	for _, w := range queue {
-		sum += w.cost
+// group is calls in the order of their coming.
+type group struct {
+	waiters []*waiter
+	units   int64
+}
+
+func (g *group) find(w *waiter) (int, bool) {
+	return slices.BinarySearchFunc(g.waiters, w, func(a, b *waiter) int { return a.number - b.number })
+}
+
+func (g *group) has(w *waiter) bool {
+	_, is := g.find(w)
+	return is
+}
+
+func (g *group) add(w *waiter) {
+	i, _ := g.find(w)
+	g.waiters = slices.Insert(g.waiters, i, w)
+	g.units += w.cost
+}
+
+func (g *group) remove(w *waiter) bool {
+	i, is := g.find(w)
+	switch {
+	case !is:
+		return false
+	case i == 0: // as nearly always, and without moving the others
+		g.waiters[0] = nil
+		g.waiters = g.waiters[1:]
+	default:
+		g.waiters = slices.Delete(g.waiters, i, i+1)
 	}
-	return sum
+	g.units -= w.cost
+	return true
 }
 
 // spread is a time within which the policy does not admit so many units more, after a call that had to wait has been admitted.
