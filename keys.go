@@ -23,7 +23,8 @@ import (
 // No two limits share a key: a prefix has no brace and so ends at the first one; what follows the closing brace has no colon
 // but those shown, since neither a digest nor a policy has any, and what a shard adds begins with an asterisk, of which the policy
 // has none either. Config.PlainKeys writes the subject itself, escaped, in the
-// place of a digest; it may have colons, but then the policy is what follows the last one.
+// place of a digest; it may have colons, but then the policy is what follows the last one. One that would be longer than
+// 256 bytes is %sha256- and its digest, which no escaped subject is, as a % in those is followed by two digits of hex.
 
 const (
 	defaultPrefix = "sluice"
@@ -31,6 +32,8 @@ const (
 	minSecret     = 16      // bytes: a shorter secret can be found by trying
 	digestSize    = 16      // bytes: 128 of SHA-256's 256 bits
 	maxKept       = 1 << 16 // bytes of a buffer that go back to the pool
+	maxPlain      = 256     // bytes of an escaped subject: who chooses subjects must not choose how large commands get
+	longSubject   = "%sha256-"
 )
 
 // Key joins the parts of a subject: a route and an address, a tenant and a user. Different parts never give the same
@@ -129,7 +132,12 @@ func (k *keyspace) key(subject, tag string, p Policy) string {
 
 func (k *keyspace) appendSubject(b []byte, subject string) []byte {
 	if k.plain {
-		return appendEscaped(b, subject)
+		if len(subject) <= maxPlain {
+			if escaped := appendEscaped(b, subject); len(escaped)-len(b) <= maxPlain {
+				return escaped
+			}
+		}
+		b = append(b, longSubject...)
 	}
 	digest := k.digest(subject)
 	return hex.AppendEncode(b, digest[:])

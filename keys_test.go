@@ -106,8 +106,44 @@ func TestTwoRulesShareAKey(t *testing.T) {
 				}
 			}
 		}
-		check(strings.Repeat("x", 1<<20), "", policies[0])
-		check(strings.Repeat("x", 1<<20-1), "", policies[0])
+		for _, unit := range []string{"x", "}", "\x01"} {
+			for _, size := range []int{84, 85, 86, 255, 256, 257, 1<<20 - 1, 1 << 20} {
+				subject := strings.Repeat(unit, size)
+				for _, tag := range []string{"", "c"} {
+					check(subject, tag, policies[0])
+					if written := string(keys.appendSubject(nil, subject)); written != subject {
+						check(written, tag, policies[0]) // a subject that looks like another's digest
+					}
+				}
+				check("c", subject, policies[0])
+			}
+		}
+	}
+}
+
+// TestPlainKeysAreBounded: a subject of megabytes would hold up the calls of all others.
+func TestPlainKeysAreBounded(t *testing.T) {
+	keys, err := newKeyspace(Config{PlainKeys: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := SlidingLog(5, time.Minute)
+	for _, tt := range []struct {
+		subject string
+		want    string // between the braces
+	}{
+		{strings.Repeat("x", 256), strings.Repeat("x", 256)},
+		{strings.Repeat("x", 257), "%sha256-15eb95a462ee20bd91a415ae2d4aed34"},
+		{strings.Repeat("{", 85), strings.Repeat("%7B", 85)},
+		{strings.Repeat("{", 86), "%sha256-de3a29b9c71fd8c1126ba8bd0ce137f4"},
+		{strings.Repeat("x", 1<<20), "%sha256-8f990ba0b577b51cf009ea049368c16b"},
+	} {
+		if got := hashTag(keys.key(tt.subject, "", p)); got != tt.want {
+			t.Errorf("%s, %d bytes: hash tag %s, want %s", tt.subject[:1], len(tt.subject), got, tt.want)
+		}
+		if got, most := len(keys.key(tt.subject, tt.subject+"y", p)), 600; got > most {
+			t.Errorf("%s, %d bytes, under a tag: a key of %d bytes, want %d at most", tt.subject[:1], len(tt.subject), got, most)
+		}
 	}
 }
 
@@ -263,6 +299,8 @@ func FuzzKeyInjective(f *testing.F) {
 	f.Add(2, "", "a", "", 2, "a", "", "")
 	f.Add(1, "{", "", "", 1, "%7B", "", "")
 	f.Add(1, "\x00", "", "", 1, "%00", "", "")
+	f.Add(1, strings.Repeat("x", 257), "", "", 1, strings.Repeat("x", 258), "", "")
+	f.Add(2, strings.Repeat("{", 86), "a", "", 1, strings.Repeat("{", 86), "", "")
 	f.Fuzz(func(t *testing.T, n int, a1, a2, a3 string, m int, b1, b2, b3 string) {
 		a := []string{a1, a2, a3}[:1+uint(n)%3]
 		b := []string{b1, b2, b3}[:1+uint(m)%3]
@@ -295,7 +333,7 @@ func FuzzKeyInjective(f *testing.F) {
 var (
 	hashedKey = regexp.MustCompile(`^sluice:\{[0-9a-f]{32}\}:(log/60000|counter/60000|bucket/1000|log/3600000|login)$`)
 	taggedKey = regexp.MustCompile(`^sluice:\{[0-9a-f]{32}\}:[0-9a-f]{32}:(log/60000|counter/60000|bucket/1000|log/3600000|login)$`)
-	plainKey  = regexp.MustCompile(`^sluice:\{[!-z|~]+\}:([!-z|~]+:)?(log/60000|counter/60000|bucket/1000|log/3600000|login)$`)
+	plainKey  = regexp.MustCompile(`^sluice:\{[!-z|~]{1,256}\}:([!-z|~]{1,256}:)?(log/60000|counter/60000|bucket/1000|log/3600000|login)$`)
 )
 
 // All keys of a subject share a hash tag; a hashed key is a form with nothing but hex in it, so no byte of a subject

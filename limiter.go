@@ -27,8 +27,9 @@ type Config struct {
 	Secret []byte
 
 	// PlainKeys writes the subject itself into the key, escaped, where otherwise its digest is:
-	// sluice:{203.0.113.7}:log/60000. For debugging by eye: keys then hold what may be personal data, and are as long
-	// as the subjects.
+	// sluice:{203.0.113.7}:log/60000. For debugging by eye: keys then hold what may be personal data. Escaped is all but printable
+	// ASCII without space, %, { and }, as a % and two hex digits. A subject that takes more than 256 bytes so is written as its
+	// digest all the same, sluice:{%sha256-3f9c…}:log/60000, as nobody should be able to send megabytes along with each call.
 	PlainKeys bool
 
 	// Timeout bounds every call to Redis, on top of the caller's context: with 50 ms, a call whose answer is not there
