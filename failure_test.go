@@ -389,6 +389,21 @@ func TestDegradedResultsAreNotSettledInRedis(t *testing.T) {
 	}
 }
 
+// What FailLocal charged is in that limiter alone; another one has nothing to correct.
+func TestSettleByAnotherLimiter(t *testing.T) {
+	client := replying(errorReply("LOADING"))
+	p := SlidingLog(10, time.Minute)
+	res, err := newLimiter(t, client, Config{OnFailure: FailLocal, Processes: 1}).AllowN(t.Context(), "a", p, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := client.count()
+	settled, err := newLimiter(t, client, Config{}).Settle(t.Context(), res, 1)
+	if err != nil || !settled.Allowed || !settled.Degraded || client.count() != sent {
+		t.Errorf("got %+v, %v, want it allowed and degraded, and nothing sent", settled, err)
+	}
+}
+
 func TestResetForgetsWhatTheProcessCharged(t *testing.T) {
 	p := SlidingLog(1, time.Minute)
 	l := newLimiter(t, replying(errorReply("LOADING")), Config{OnFailure: FailLocal, Processes: 1})

@@ -197,8 +197,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (R
 // Charged 10 and worth 14: 4 more are charged, even past the limit, which later calls then wait out. Charged 10 and
 // worth 3: 7 are given back, unless the charge has left the window since, when they are free anyway.
 //
-// res is the Result of an Allow, AllowN, Wait, Batch or AllowAll that was charged, at whatever cost; any other (the zero
-// Result, a denial, that of a Peek or a Settle) is the error [ErrNotCharged]. Settle a result once: the correction is a difference, and
+// res is the Result of an Allow, AllowN, Wait, Batch or AllowAll that was charged, at whatever cost, or whose candidate was; any
+// other (the zero Result, a denial, that of a Peek or a Settle) is the error [ErrNotCharged]. Settle a result once: the correction is a difference, and
 // settling twice counts it twice.
 //
 // The Result tells the limit as it is now and is always allowed. Even a correction of nothing asks the server, for numbers that
@@ -207,30 +207,36 @@ func (l *Limiter) Peek(ctx context.Context, key string, p Policy, cost int64) (R
 // A Result that is Degraded never reaches Redis: what FailLocal charged is corrected in this process, and what FailOpen
 // allowed was never charged, so nothing happens. If a timeout came before it, and Redis charged after all, the original
 // charge stays. Nothing happens either to a Result that is Shadowed. What was charged for a candidate is settled in the same
-// call.
+// call, also where the policy itself denied; if that fails, only an Event tells.
 func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result, error) {
-	q := question{op: opSettle, key: res.key, policy: res.policy, cost: actual, charged: res.charged, receipt: res.receipt}
+	q := res.settle(actual)
+	var candidate question
+	if res.Candidate != nil {
+		candidate = res.Candidate.settle(actual)
+		candidate.beside = true
+	}
 	var settled Result
 	var err error
 	switch {
-	case res.charge != nowhere && res.key == "":
+	case res.charge != nowhere && q.key == "" && candidate.key == "":
 		err = ErrNotCharged
 	case actual < 0 || actual > maxUnits:
 		err = &InputError{Field: "actual", Value: strconv.FormatInt(actual, 10), Want: "0 to 1000000000", fault: ErrInvalidCost}
-	case res.charge == nowhere:
+	case res.charge == nowhere, q.key == "", res.charge == inProcess && l.standIn.store == nil: // the last is another limiter's
 		settled = Result{Allowed: true, Degraded: res.Degraded, Shadowed: res.Shadowed, Limit: res.Limit, ServerTime: res.ServerTime}
 	case res.charge == inProcess:
 		settled = l.standIn.settle(&q)
-		l.lines.freed(q.key)
-	case res.Candidate != nil && res.Candidate.key != "":
-		c := res.Candidate
-		return l.callTwo(ctx, q, question{
-			op: opSettle, key: c.key, policy: c.policy, cost: actual, charged: c.charged, receipt: c.receipt, beside: true,
-		})
+	case candidate.key != "":
+		return l.callTwo(ctx, q, candidate)
 	default:
 		return l.call(ctx, &q)
 	}
 	l.tell(ctx, &q, 0, &trip{of: 1}, false, &settled, err)
+	if err == nil && candidate.key != "" { // the policy's own charge was denied, or is not in Redis
+		if beside, err := l.call(ctx, &candidate); err == nil {
+			settled.Candidate = &beside
+		}
+	}
 	return settled, err
 }
 

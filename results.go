@@ -176,7 +176,8 @@ type Result struct {
 	// ServerTime is the server's clock at the decision, in UTC, to the microsecond. Waits count from it. It is this process'
 	// clock in a result that is Degraded.
 	ServerTime time.Time
-	// Candidate is what Config.Candidates' policy beside this one said; nil if there is none, or if it could not be asked.
+	// Candidate is what Config.Candidates' policy beside this one said; nil if there is none, or if it could not be asked. It is there
+	// also beside an error, in a Result that is zero otherwise: the candidate was charged all the same, which Settle can correct.
 	Candidate *Result
 
 	// What Settle needs. There is no key unless the call charged.
@@ -185,6 +186,11 @@ type Result struct {
 	policy  Policy
 	charged int64
 	receipt int64
+}
+
+// settle is the correction of the result's charge. It has no key if there is none in Redis or in this process.
+func (r *Result) settle(actual int64) question {
+	return question{op: opSettle, key: r.key, policy: r.policy, cost: actual, charged: r.charged, receipt: r.receipt}
 }
 
 // charge is where the units of a result were charged, and so where they are settled.
@@ -198,7 +204,7 @@ const (
 
 // An Outcome is what became of one request of a Batch.
 type Outcome struct {
-	Result Result // the decision; the zero Result, which denies, if there is an error
+	Result Result // the decision; the zero Result, which denies, if there is an error, but for its Candidate
 	Err    error  // as Allow would have returned it
 }
 

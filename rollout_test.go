@@ -237,6 +237,65 @@ func TestCandidatesAreSettled(t *testing.T) {
 	}
 }
 
+// TestCandidateIsSettledByItself, where its policy denied, failed or was not charged in Redis.
+func TestCandidateIsSettledByItself(t *testing.T) {
+	denial := fiveReply(0, 3, 1000, 9000, 11)
+	for name, tt := range map[string]struct {
+		cfg      Config
+		said     rueidis.RedisResult
+		fails    bool
+		degraded bool
+	}{
+		"denied":     {Config{}, denial, false, false},
+		"shadowed":   {Config{ShadowPercent: 100}, denial, false, false},
+		"failed":     {Config{}, errorReply("LOADING"), true, false},
+		"FailOpen":   {Config{OnFailure: FailOpen}, errorReply("LOADING"), false, true},
+		"FailClosed": {Config{OnFailure: FailClosed}, errorReply("LOADING"), false, true},
+		"FailLocal":  {Config{OnFailure: FailLocal, Processes: 1}, errorReply("LOADING"), false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, seen := &fake{}, &recorder{}
+			client.answer = func(_ context.Context, words []string) rueidis.RedisResult {
+				if words[6] == "3" {
+					return fiveReply(1, 1, 0, 8000, 22)
+				}
+				return tt.said
+			}
+			p := SlidingLog(10, time.Minute)
+			tt.cfg.Candidates, tt.cfg.Observe = map[Policy]Policy{p: SlidingCounter(3, time.Minute).Named("new")}, seen.observe
+			l := newLimiter(t, client, tt.cfg)
+			res, err := l.AllowN(t.Context(), "a", p, 2)
+			if (err != nil) != tt.fails || res.Degraded != tt.degraded || res.Candidate == nil {
+				t.Fatalf("got %+v, %v", res, err)
+			}
+			if out := l.Batch(t.Context(), Request{Key: "a", Policy: p, Cost: 2})[0]; out.Result.Candidate == nil {
+				t.Errorf("Batch: got %+v, want a candidate", out)
+			}
+			sent := client.count()
+			seen.take()
+			settled, err := l.Settle(t.Context(), res, 1)
+			if err != nil || !settled.Allowed || settled.Degraded != tt.degraded || settled.Shadowed != res.Shadowed {
+				t.Errorf("got %+v, %v, want it allowed", settled, err)
+			}
+			if settled.Candidate == nil || settled.Candidate.Remaining != 1 {
+				t.Errorf("the candidate said %+v", settled.Candidate)
+			}
+			if got := client.sent[sent:]; len(got) != 1 || !slices.Equal(got[0][4:], []string{"settle", "-1", "3", "60000", "22"}) {
+				t.Errorf("sent %q, want the settle of the candidate", got)
+			}
+			if e := seen.take(); len(e) != 2 || e[0].Candidate || e[0].Sent || !e[1].Candidate || !e[1].Sent {
+				t.Errorf("told %+v", e)
+			}
+			if _, err := l.Settle(t.Context(), res, -1); !errors.Is(err, ErrInvalidCost) || client.count() != sent+1 {
+				t.Errorf("settled to -1: %v", err)
+			}
+			if _, err := l.Settle(t.Context(), settled, 1); !errors.Is(err, ErrNotCharged) {
+				t.Errorf("settled a settle: %v", err)
+			}
+		})
+	}
+}
+
 // TestWaitAsksTheCandidateOnce: a call that waits is one call, however often it tries.
 func TestWaitAsksTheCandidateOnce(t *testing.T) {
 	tries := 0
