@@ -434,7 +434,7 @@ func TestWaitersDeniedSideBySideKeepTheirOrder(t *testing.T) {
 					for _, cost := range costs {
 						units += cost
 						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(units)*100*time.Millisecond+50*time.Millisecond)
-						defer cancel()
+						t.Cleanup(cancel)
 						all = append(all, waiting(ctx, l, p, cost))
 					}
 					time.Sleep(600 * time.Microsecond) // the first is decided
@@ -510,7 +510,7 @@ func TestWaitDoesNotSpinWhenRedisIsBack(t *testing.T) {
 			for range 40 {
 				all = append(all, waiting(ctx, l, TokenBucket(4, 1, time.Second), 1))
 			}
-			time.Sleep(4500 * time.Millisecond)
+			time.Sleep(2300 * time.Millisecond) // while one asks that will be let in
 			back.Store(true)
 			time.Sleep(5 * time.Second)
 			if got := calls.Load(); got > 2 {
@@ -522,8 +522,8 @@ func TestWaitDoesNotSpinWhenRedisIsBack(t *testing.T) {
 					admitted++
 				}
 			}
-			if admitted < 3 || admitted > 4 { // a bucket of 2 and one each 2 s
-				t.Errorf("%d were let in without Redis, want this process' share of 3 or 4", admitted)
+			if admitted != 3 { // a bucket of 2 and one each 2 s
+				t.Errorf("%d were let in without Redis, want this process' share of 3", admitted)
 			}
 			cancel()
 			synctest.Wait()
@@ -549,7 +549,7 @@ func TestWaitSendsNobodyAwayWithoutRedis(t *testing.T) {
 			var all []*waitCall
 			for range 50 {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-				defer cancel()
+				t.Cleanup(cancel)
 				all = append(all, waiting(ctx, l, server.policy(), 1))
 			}
 			time.Sleep(500 * time.Millisecond)
