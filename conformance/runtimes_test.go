@@ -36,6 +36,7 @@ type loader struct {
 	agent  []string // arguments
 	demo   string   // a program in the folder
 	picky  bool     // it refuses a client that sends commands again on its own; others tell theirs not to
+	tests  string   // another, of what the vectors can't ask of it: it ends with 0
 	shell  bool     // a process for every call, no NUL in a subject and no results to settle but by their numbers
 }
 
@@ -50,7 +51,7 @@ var loaders = []loader{
 	},
 	{
 		name: "node-redis", picky: true, folder: "node", needs: "node, and npm ci in examples/node", with: []string{"node"},
-		probe: []string{"-e", "require('redis')"}, agent: []string{"agent.mjs", "node-redis"}, demo: "demo.mjs",
+		probe: []string{"-e", "require('redis')"}, agent: []string{"agent.mjs", "node-redis"}, demo: "demo.mjs", tests: "sluice.test.mjs",
 	},
 	{
 		name: "ioredis", picky: true, folder: "node", needs: "node, and npm ci in examples/node", with: []string{"node"},
@@ -154,7 +155,7 @@ func (l *loader) start(t *testing.T, addr string) *agent {
 
 // agentError is an error that an agent's loader raised.
 type agentError struct {
-	kind string // argument, state, other
+	kind string // argument, state, reply, other
 	text string
 }
 
@@ -185,7 +186,7 @@ func (a *agent) ask(t tb, want string, words ...string) (string, error) {
 // limiter gives the agent a prefix and a secret, empty for none.
 func (a *agent) limiter(t tb, prefix, secret string) {
 	t.Helper()
-	if _, err := a.ask(t, "ok", "limiter", xhex(prefix), xhex(secret)); err != nil {
+	if _, err := a.ask(t, "ok", "limiter", xhex(prefix), secretWord(secret)); err != nil {
 		t.Fatalf("%s: %v", a.name, err)
 	}
 }
@@ -237,6 +238,14 @@ func (a *agent) call(t tb, k model.Kind, keys, args []string) ([]int64, error) {
 	return a.numbers(t, words...)
 }
 
+// secretWord is a secret as an agent takes it, empty for none.
+func secretWord(secret string) string {
+	if secret == "" {
+		return "-"
+	}
+	return xhex(secret)
+}
+
 func xhex(s string) string { return "x" + hex.EncodeToString([]byte(s)) }
 
 // realServer is a server that is not miniredis, nil (and the log says so) if there is none.
@@ -267,12 +276,20 @@ func TestLoaders(t *testing.T) {
 			t.Run("keys", func(t *testing.T) { loaderKeys(t, l.start(t, server.Addr)) })
 
 			server.SetTime(servers.Epoch)
+			if l.tests != "" {
+				t.Run("its own tests", func(t *testing.T) {
+					if said, err := l.command(t, server.Addr, l.tests).CombinedOutput(); err != nil {
+						t.Errorf("%s: %v\n%s", l.tests, err, said)
+					}
+				})
+			}
 			between := newProxy(t, server.Addr)
 			a := l.start(t, between.addr)
 			for name, test := range map[string]func(*testing.T, *servers.Server, *proxy, *agent){
 				"errors are typed":                typedErrors,
 				"unknown script":                  unknownScript,
 				"other errors are final":          otherErrors,
+				"no reply of a script":            otherReplies,
 				"a charge is not sent again":      lostReply,
 				"results are as the script tells": results,
 			} {
@@ -444,7 +461,7 @@ func typedErrors(t *testing.T, server *servers.Server, _ *proxy, a *agent) {
 	a.fails(t, "argument", "take", "x62", "1", "sliding_log", "5", "60000", "a:b")
 	a.fails(t, "argument", "take", "x62", "1", "sliding_log", "5", "60000", strings.Repeat("n", 65))
 	for _, settings := range [][]string{{"", ""}, {"a{b", ""}, {"a b", ""}, {"é", ""}, {strings.Repeat("p", 65), ""}, {"sluice", "fifteen bytes, "}} {
-		_, err := a.ask(t, "ok", "limiter", xhex(settings[0]), xhex(settings[1]))
+		_, err := a.ask(t, "ok", "limiter", xhex(settings[0]), secretWord(settings[1]))
 		if err == nil && a.shell { // which looks at them when it uses them
 			_, err = a.numbers(t, "peek", "x62", "1", "sliding_log", "5", "60000")
 		}
@@ -491,6 +508,28 @@ func otherErrors(t *testing.T, _ *servers.Server, between *proxy, a *agent) {
 			t.Errorf("%s: calls (-want +got):\n%s", reply, diff)
 		}
 	}
+}
+
+// otherReplies are not what the script gives. None of them is a denial.
+func otherReplies(t *testing.T, _ *servers.Server, between *proxy, a *agent) {
+	kind := "reply"
+	if a.shell { // which has but one status for all this
+		kind = "other"
+	}
+	const four = ":4\r\n:0\r\n:0\r\n:1700000000000000\r\n"
+	for _, reply := range []string{
+		"+OK\r\n", "+QUEUED\r\n", "$0\r\n\r\n", "$-1\r\n", ":1\r\n", "*-1\r\n", "*0\r\n", "*4\r\n" + four, "*6\r\n:1\r\n:1\r\n" + four,
+		"*5\r\n$4\r\ntrue\r\n" + four, "*5\r\n$3\r\n1.0\r\n" + four, "*5\r\n$1\r\n-\r\n" + four, "*5\r\n$-1\r\n" + four,
+		"*5\r\n*1\r\n:1\r\n" + four,
+	} {
+		between.set(func(string) string { return reply })
+		a.fails(t, kind, "take", "x61", "1", "sliding_log", "5", "60000")
+	}
+	between.set(func(string) string { return "*5\r\n:1\r\n" + four })
+	a.must(t, "take", "x61", "1", "sliding_log", "5", "60000")
+	a.fails(t, kind, "call", "multi", "1", "x61", xhex("take"), xhex("sliding_log"), xhex("1"), xhex("5"), xhex("60000"))
+	between.set(func(string) string { return "*7\r\n:1\r\n:0\r\n:1\r\n" + four })
+	a.must(t, "call", "multi", "1", "x61", xhex("take"), xhex("sliding_log"), xhex("1"), xhex("5"), xhex("60000"))
 }
 
 // lostReply takes one unit; the server charges it, and the connection breaks before the answer.

@@ -10,8 +10,9 @@ const scripts = process.env.SLUICE_SCRIPTS
 const quiet = () => {} // a lost connection is told by the command that it fails
 const client =
   process.argv[2] === 'ioredis'
-    ? new Redis(url, { maxRetriesPerRequest: 0 }).on('error', quiet)
-    : await createClient({ url, disableOfflineQueue: true }).on('error', quiet).connect()
+    ? new Redis(url, { lazyConnect: true, maxRetriesPerRequest: 0, enableOfflineQueue: false }).on('error', quiet)
+    : createClient({ url, disableOfflineQueue: true }).on('error', quiet)
+await client.connect()
 
 let limiter = new sluice.Limiter(client, { scripts })
 let last
@@ -31,8 +32,7 @@ function told({ allowed, remaining, retryAfterMs, resetAfterMs, serverTimeUs }) 
 
 const verbs = {
   limiter(prefix, secret) {
-    const bytes = unhex(secret)
-    const options = { scripts, prefix: unhex(prefix).toString(), secret: bytes.length > 0 ? bytes : undefined }
+    const options = { scripts, prefix: unhex(prefix).toString(), secret: secret === '-' ? undefined : unhex(secret) }
     limiter = new sluice.Limiter(client, options)
     return 'ok'
   },
@@ -67,7 +67,8 @@ for await (const line of createInterface({ input: process.stdin })) {
   try {
     answer = await verbs[verb](...words)
   } catch (err) {
-    const kind = err instanceof sluice.ArgumentError ? 'argument' : err instanceof sluice.StateError ? 'state' : 'other'
+    const kinds = { argument: sluice.ArgumentError, state: sluice.StateError, reply: sluice.ReplyError, other: Error }
+    const kind = Object.keys(kinds).find((kind) => err instanceof kinds[kind])
     answer = `error ${kind} ${err.message.replaceAll('\n', ' ')}`
   }
   console.log(answer)

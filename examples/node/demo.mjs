@@ -6,7 +6,7 @@ import { Limiter, slidingLog } from './sluice.mjs'
 
 const client = createClient({ url: `redis://${process.env.REDIS_ADDR}`, disableOfflineQueue: true })
 await client.on('error', console.error).connect()
-const limiter = new Limiter(client, { scripts: fileURLToPath(new URL('../../scripts', import.meta.url)) })
+const limiter = new Limiter(client, { scripts: fileURLToPath(new URL('../../scripts', import.meta.url)), timeoutMs: 5000 })
 const login = slidingLog(2, 60_000, 'login')
 
 for (let i = 0; i < 3; i++) {

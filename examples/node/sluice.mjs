@@ -1,21 +1,26 @@
-// Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs node-redis or ioredis.
+// Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs Node 18, and node-redis or
+// ioredis (tested with Node 20, node-redis 5.9.0 and ioredis 5.9.3).
 //
 //   import { createClient } from 'redis'
 //   const client = await createClient({ disableOfflineQueue: true }).on('error', console.error).connect()
 //   // or: import { Redis } from 'ioredis'
-//   // const client = new Redis({ maxRetriesPerRequest: 0 })
+//   // const client = new Redis({ lazyConnect: true, maxRetriesPerRequest: 0, enableOfflineQueue: false })
+//   // await client.on('error', console.error).connect()
 //
-//   const limiter = new Limiter(client, { scripts: 'scripts' }) // the folder of the .lua files; default: that of this file
-//   const login = slidingLog(5, 60_000, 'login')                // 5 in any 60 000 ms
+//   // scripts: the folder of the .lua files; default: that of this file
+//   const limiter = new Limiter(client, { scripts: 'scripts', timeoutMs: 500 })
+//   const login = slidingLog(5, 60_000, 'login') // 5 in any 60 000 ms
 //
 //   const verdict = await limiter.take('203.0.113.7', login)
 //   if (!verdict.allowed) console.log(`try again in ${verdict.retryAfterMs} ms`)
 //
 // What may be given (units, milliseconds) and what comes back is told in the .lua files. A Go service with the same
-// prefix and secret shares its limits with this.
+// prefix and secret shares its limits with this, except sharded policies.
 //
-// Errors: ArgumentError, StateError, and whatever the client throws. After a lost connection or a time-out nobody knows
-// whether a take or a settle was charged, so it is sent once and never again.
+// Errors: ArgumentError, StateError, ReplyError, and whatever the client throws. After a lost connection or a time-out
+// nobody knows whether a take or a settle was charged, so it is sent once and never again. A client that would send it
+// again, or keep it to send it later, is refused, and so are clients of a whole cluster: that of ioredis charges up to 17
+// times, whatever its options say. Give it the client of one node.
 
 import { createHash, createHmac } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
@@ -27,6 +32,9 @@ export class ArgumentError extends RangeError {}
 
 /** The key holds something that is not this policy's: nothing was written. */
 export class StateError extends Error {}
+
+/** The answer is not what the script gives: something between changes it. Nobody knows whether a call was charged. */
+export class ReplyError extends Error {}
 
 /** At most limit units in any window, exactly. */
 export const slidingLog = (limit, windowMs, name) => policy('log', 'sliding_log', [limit, windowMs], name)
@@ -40,7 +48,7 @@ export const tokenBucket = (capacity, refill, periodMs, name) =>
 
 // A policy's part of a key is its name, or else its kind and its window.
 function policy(kind, script, numbers, name) {
-  if (name !== undefined && !/^[A-Za-z0-9._-]{1,64}$/.test(name)) {
+  if (name !== undefined && !(typeof name === 'string' && /^[A-Za-z0-9._-]{1,64}$/.test(name))) {
     throw new ArgumentError('name must be 1 to 64 of the characters A-Z a-z 0-9 . _ -')
   }
   return Object.freeze({ script, numbers: numbers.map(String), part: name ?? `${kind}/${numbers.at(-1)}` })
@@ -48,9 +56,32 @@ function policy(kind, script, numbers, name) {
 
 /** Joins the parts of a subject (a route and an address, say) so that different parts never give the same one. */
 export function key(...parts) {
-  const bytes = parts.map((part) => Buffer.from(part))
+  const bytes = parts.map((part) => bytesOf('part', part))
   if (bytes.every((part) => part.length === 0)) return Buffer.alloc(0)
   return Buffer.concat(bytes.flatMap((part) => [Buffer.from(`${part.length}:`), part]))
+}
+
+// Anything else that Buffer.from takes would make the same key of different subjects: { length: 1 } and [0], say. A lone
+// surrogate has no UTF-8.
+function bytesOf(what, text) {
+  if (text instanceof Uint8Array) return Buffer.from(text)
+  if (typeof text === 'string' && !/\p{Surrogate}/u.test(text)) return Buffer.from(text)
+  throw new ArgumentError(`${what} must be a string of well-formed Unicode, or a Uint8Array`)
+}
+
+function integer(what, number) {
+  if (!Number.isSafeInteger(number)) throw new ArgumentError(`${what} must be an integer`)
+  return number
+}
+
+// The numbers of a reply. A client may have been told to make strings of them.
+function numbersOf(reply, count) {
+  const integer = (value) => (typeof value !== 'object' && /^-?\d+$/.test(value) ? Number(value) : NaN)
+  const numbers = [reply].flat().map(integer)
+  if (numbers.length !== count || !numbers.every(Number.isSafeInteger)) {
+    throw new ReplyError(`the reply must be ${count} integers: ${JSON.stringify(reply)}`)
+  }
+  return numbers
 }
 
 /** Decides by the scripts. Subjects are strings (their UTF-8 counts) or bytes. */
@@ -59,35 +90,47 @@ export class Limiter {
   #unlink
   #prefix
   #secret
+  #timeoutMs
+  #folder
   #scripts = new Map()
 
   /**
-   * @param client of node-redis or ioredis
-   * @param {{ scripts?: string, prefix?: string, secret?: Uint8Array }} options  a secret has at least 16 bytes
+   * @param client of node-redis (createClient) or ioredis (Redis), connected
+   * @param {{ scripts?: string, prefix?: string, secret?: Uint8Array, timeoutMs?: number }} options
+   *   secret: at least 16 bytes. timeoutMs: how long to wait for an answer; undefined: as long as the client does.
    */
-  constructor(client, { scripts = dirname(fileURLToPath(import.meta.url)), prefix = 'sluice', secret } = {}) {
-    if (!/^[!-z|~]{1,64}$/.test(prefix)) {
+  constructor(client, { scripts = dirname(fileURLToPath(import.meta.url)), prefix = 'sluice', secret, timeoutMs } = {}) {
+    if (!(typeof prefix === 'string' && /^[!-z|~]{1,64}$/.test(prefix))) {
       throw new ArgumentError('prefix must be 1 to 64 printable ASCII characters without space, { and }')
     }
     if (secret !== undefined && !(secret instanceof Uint8Array && secret.length >= 16)) {
-      throw new ArgumentError('secret must be undefined, or at least 16 bytes')
+      throw new ArgumentError('secret must be undefined, or a Uint8Array of at least 16 bytes')
     }
     this.#prefix = prefix
-    this.#secret = secret
+    this.#secret = secret && Buffer.from(secret)
+    this.#timeoutMs = timeoutMs
+    this.#folder = scripts
     for (const file of readdirSync(scripts).filter((file) => file.endsWith('.lua'))) {
       const text = readFileSync(join(scripts, file))
       const sha1 = createHash('sha1').update(text).digest('hex')
       this.#scripts.set(basename(file, '.lua'), { text: text.toString(), sha1 })
     }
     if (this.#scripts.size === 0) throw new Error(`no .lua files in ${scripts}`)
+    if (client.isCluster || client.nodeClient) {
+      // That of ioredis sends again after a lost connection, 16 times, whatever its options say.
+      throw new ArgumentError('the client must be of one node and not of a cluster, which may send a charge again')
+    }
     if (client.evalSha) {
       // node-redis never sends again what it has sent, but keeps what it could not send, to charge it when nobody waits.
-      if (!client.options?.disableOfflineQueue) throw new ArgumentError('the client needs disableOfflineQueue: true')
+      if (!client.options?.disableOfflineQueue) {
+        throw new ArgumentError('the client must be of createClient({ disableOfflineQueue: true }), and no pool')
+      }
       this.#send = (how, script, keys, args) =>
         client[how === 'EVALSHA' ? 'evalSha' : 'eval'](script, { keys, arguments: args })
     } else {
-      // ioredis sends again after a lost connection, by default, which charges twice.
-      if (client.options.maxRetriesPerRequest !== 0) throw new ArgumentError('the client needs maxRetriesPerRequest: 0')
+      // ioredis, by default, sends again after a lost connection, which charges twice, and keeps what it could not send.
+      if (client.options?.maxRetriesPerRequest !== 0) throw new ArgumentError('the client needs maxRetriesPerRequest: 0')
+      if (client.options.enableOfflineQueue !== false) throw new ArgumentError('the client needs enableOfflineQueue: false')
       if (client.options.keyPrefix) throw new ArgumentError('the client must have no keyPrefix: it makes other keys')
       this.#send = (how, script, keys, args) => client.call(how, script, keys.length, ...keys, ...args)
     }
@@ -107,18 +150,19 @@ export class Limiter {
   /** Corrects a charge, once, now that its true cost is known. */
   async settle(result, actual) {
     if (result.charged === undefined) throw new ArgumentError('only a result that charged can be settled')
-    return this.#decide('settle', result.key, result.policy, actual - result.charged, result.serverTimeUs)
+    const difference = integer('actual', actual) - result.charged
+    return this.#decide('settle', result.key, result.policy, difference, result.serverTimeUs)
   }
 
   /** Forgets what was used. */
   async reset(subject, policy) {
-    await this.#unlink(this.redisKey(subject, policy))
+    await this.#inTime(this.#unlink(this.redisKey(subject, policy)))
   }
 
   /** The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot. */
   redisKey(subject, policy, tag = '') {
-    subject = Buffer.from(subject)
-    tag = Buffer.from(tag)
+    subject = bytesOf('subject', subject)
+    tag = bytesOf('tag', tag)
     if (subject.length === 0) throw new ArgumentError('subject must not be empty')
     const own = this.#digest(subject)
     if (tag.length === 0 || tag.equals(subject)) return `${this.#prefix}:{${own}}:${policy.part}`
@@ -127,12 +171,14 @@ export class Limiter {
 
   /** Calls a script ('token_bucket', 'multi') by its digest, and by its text if the server does not know it. */
   async call(script, keys, args) {
-    const { text, sha1 } = this.#scripts.get(script)
+    const { text, sha1 } = this.#scripts.get(script) ?? {}
+    if (text === undefined) throw new Error(`no ${script}.lua in ${this.#folder}`)
     try {
-      return await this.#send('EVALSHA', sha1, keys, args).catch((err) => {
+      const reply = await this.#inTime(this.#send('EVALSHA', sha1, keys, args)).catch((err) => {
         if (!err.message.startsWith('NOSCRIPT ')) throw err
-        return this.#send('EVAL', text, keys, args) // nothing ran; after any other error it might have
+        return this.#inTime(this.#send('EVAL', text, keys, args)) // nothing ran; after any other error it might have
       })
+      return numbersOf(reply, script === 'multi' ? 2 + 5 * keys.length : 5)
     } catch (err) {
       if (err.message.startsWith('SLUICEARG ')) throw new ArgumentError(err.message, { cause: err })
       if (err.message.startsWith('SLUICESTATE ')) throw new StateError(err.message, { cause: err })
@@ -142,7 +188,7 @@ export class Limiter {
 
   // retryAfterMs is 0 if allowed, Infinity if the cost is above the limit. charged is what settle can correct.
   async #decide(operation, key, policy, cost, ...receipt) {
-    const args = [operation, String(cost), ...policy.numbers, ...receipt.map(String)]
+    const args = [operation, String(integer('cost', cost)), ...policy.numbers, ...receipt.map(String)]
     const [allowed, remaining, retry, resetAfterMs, serverTimeUs] = await this.call(policy.script, [key], args)
     return {
       allowed: allowed === 1,
@@ -154,6 +200,16 @@ export class Limiter {
       policy,
       charged: allowed === 1 && operation === 'take' ? cost : undefined,
     }
+  }
+
+  // node-redis has no time-out for what it has sent.
+  #inTime(answer) {
+    if (this.#timeoutMs === undefined) return answer
+    let timer
+    const late = new Promise((_, reject) => {
+      timer = setTimeout(() => reject(new Error(`no answer in ${this.#timeoutMs} ms`)), this.#timeoutMs)
+    })
+    return Promise.race([answer, late]).finally(() => clearTimeout(timer))
   }
 
   #digest(subject) {

@@ -42,7 +42,7 @@ while (($line = fgets(STDIN)) !== false) {
     try {
         switch ($verb) {
             case 'limiter':
-                $limiter = new Limiter($redis, $scripts, unhex($words[0]), unhex($words[1]) ?: null);
+                $limiter = new Limiter($redis, $scripts, unhex($words[0]), $words[1] === '-' ? null : unhex($words[1]));
                 $answer = 'ok';
                 break;
             case 'join':

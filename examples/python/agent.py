@@ -44,7 +44,7 @@ class Agent:
 
     def answer(self, verb, words):
         if verb == "limiter":
-            prefix, secret = unhex(words[0]).decode(), unhex(words[1]) or None
+            prefix, secret = unhex(words[0]).decode(), None if words[1] == "-" else unhex(words[1])
             self.limiter = self.make(self.client, SCRIPTS, prefix=prefix, secret=secret)
             return "ok"
         if verb == "retrying":

@@ -26,8 +26,7 @@ end
 def answer(verb, words)
   case verb
   when "limiter"
-    secret = unhex(words[1])
-    @limiter = limiter(prefix: unhex(words[0]), secret: secret.empty? ? nil : secret)
+    @limiter = limiter(prefix: unhex(words[0]), secret: words[1] == "-" ? nil : unhex(words[1]))
     "ok"
   when "join" then "bytes #{hex(Sluice.key(*words.map { |word| unhex(word) }))}"
   when "key" then "text #{@limiter.redis_key(unhex(words[0]), policy(words[2..]), unhex(words[1]))}"

@@ -66,7 +66,7 @@ while read -r verb words; do
     limiter)
       unhex "$1"
       SLUICE_PREFIX=$bytes
-      if [ "$2" = x ]; then unset SLUICE_SECRET_HEX; else SLUICE_SECRET_HEX=${2#x}; fi
+      if [ "$2" = - ]; then unset SLUICE_SECRET_HEX; else SLUICE_SECRET_HEX=${2#x}; fi
       echo ok
       ;;
     join)

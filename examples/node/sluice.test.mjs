@@ -1,0 +1,76 @@
+// What the vectors can't ask of sluice.mjs: REDIS_ADDR=127.0.0.1:6379 SLUICE_SCRIPTS=../../scripts node sluice.test.mjs
+
+import assert from 'node:assert/strict'
+import test, { after } from 'node:test'
+import { Cluster, Redis } from 'ioredis'
+import { createClient, createClientPool, createCluster, RESP_TYPES } from 'redis'
+import { ArgumentError, key, Limiter, slidingLog } from './sluice.mjs'
+
+const url = `redis://${process.env.REDIS_ADDR}`
+const scripts = process.env.SLUICE_SCRIPTS
+const careful = { lazyConnect: true, maxRetriesPerRequest: 0, enableOfflineQueue: false }
+const five = slidingLog(5, 60_000)
+
+const nodeRedis = await createClient({ url, disableOfflineQueue: true }).connect()
+const ioredis = new Redis(url, { ...careful, stringNumbers: true })
+await ioredis.connect()
+after(() => nodeRedis.destroy())
+after(() => ioredis.disconnect())
+
+const refused = (call, message) => assert.throws(call, (err) => err instanceof ArgumentError && message.test(err.message))
+
+test('a client that sends again, or later, is refused', () => {
+  const node = [{ host: '127.0.0.1', port: 1 }]
+  for (const [client, message] of [
+    [new Cluster(node, { ...careful, redisOptions: careful }), /cluster/],
+    [createCluster({ rootNodes: [{ url }], disableOfflineQueue: true, defaults: { disableOfflineQueue: true } }), /cluster/],
+    [createClient({ url }), /disableOfflineQueue/],
+    [createClientPool({ url, disableOfflineQueue: true }), /pool/],
+    [new Redis(url, { ...careful, maxRetriesPerRequest: 20 }), /maxRetriesPerRequest/],
+    [new Redis(url, { ...careful, enableOfflineQueue: true }), /enableOfflineQueue/],
+    [new Redis(url, { ...careful, keyPrefix: 'x:' }), /keyPrefix/],
+  ]) {
+    refused(() => new Limiter(client, { scripts }), message)
+  }
+})
+
+test('numbers that the client makes strings of', async () => {
+  const typed = nodeRedis.withTypeMapping({ [RESP_TYPES.NUMBER]: String })
+  for (const [name, client] of Object.entries({ typed, ioredis })) {
+    const { allowed, remaining, retryAfterMs } = await new Limiter(client, { scripts }).take(name, five)
+    assert.deepEqual({ allowed, remaining, retryAfterMs }, { allowed: true, remaining: 4, retryAfterMs: 0 })
+  }
+})
+
+test('only text and bytes make a key, only integers a cost', async () => {
+  const limiter = new Limiter(nodeRedis, { scripts })
+  for (const subject of [['a'], [97], { length: 20_000_000 }, new Uint16Array([353]), 5, null, undefined, '\ud800', 'a\udc00b']) {
+    refused(() => limiter.redisKey(subject, five), /^subject/)
+    refused(() => limiter.redisKey('a', five, subject ?? 5), /^tag/)
+    refused(() => key('api', subject), /^part/)
+  }
+  assert.equal(limiter.redisKey(new Uint8Array([97]), five), limiter.redisKey('a', five))
+  assert.equal(String(key('😀', Buffer.from('b'))), '4:😀1:b')
+  const result = await limiter.take('costs', five)
+  for (const cost of ['1', 1n, 1.5, NaN, Infinity, true, null, [1]]) {
+    await assert.rejects(limiter.take('costs', five, cost), ArgumentError)
+    await assert.rejects(limiter.settle(result, cost), ArgumentError)
+  }
+  assert.equal((await limiter.peek('costs', five)).remaining, 4)
+  for (const name of [true, 5, null, ['a'], 'a\n']) refused(() => slidingLog(5, 1000, name), /^name/)
+  for (const prefix of [5, null, ['a'], 'a\n']) refused(() => new Limiter(nodeRedis, { scripts, prefix }), /^prefix/)
+  refused(() => new Limiter(nodeRedis, { scripts, secret: '0123456789abcdef' }), /Uint8Array/)
+})
+
+test('a script that is not there', async () => {
+  await assert.rejects(new Limiter(nodeRedis, { scripts }).call('leaky_bucket', ['k'], []), /no leaky_bucket\.lua in /)
+})
+
+test('no answer in time', async () => {
+  let sent = 0
+  const deaf = { options: careful, call: () => new Promise(() => sent++), unlink: () => new Promise(() => {}) }
+  const limiter = new Limiter(deaf, { scripts, timeoutMs: 20 })
+  await assert.rejects(limiter.take('a', five), /no answer in 20 ms/)
+  await assert.rejects(limiter.reset('a', five), /no answer in 20 ms/)
+  assert.equal(sent, 1)
+})
