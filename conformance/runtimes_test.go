@@ -59,7 +59,7 @@ var loaders = []loader{
 	},
 	{
 		name: "ruby", folder: "ruby", needs: "ruby with redis-rb", with: []string{"ruby"},
-		probe: []string{"-e", "require 'redis'"}, agent: []string{"agent.rb"}, demo: "demo.rb",
+		probe: []string{"-e", "require 'redis'"}, agent: []string{"agent.rb"}, demo: "demo.rb", tests: "sluice_test.rb",
 	},
 	{
 		name: "php", folder: "php", needs: "php with phpredis", with: []string{"php"},

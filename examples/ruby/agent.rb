@@ -45,6 +45,8 @@ rescue Sluice::ArgumentError => e
   "error argument #{e.message}"
 rescue Sluice::StateError => e
   "error state #{e.message}"
+rescue Sluice::ReplyError => e
+  "error reply #{e.message}"
 rescue StandardError => e
   "error other #{e.message.inspect}"
 end

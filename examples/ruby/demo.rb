@@ -4,7 +4,7 @@
 
 require_relative "sluice"
 
-redis = Redis.new(url: "redis://#{ENV.fetch('REDIS_ADDR')}")
+redis = Redis.new(url: "redis://#{ENV.fetch('REDIS_ADDR')}", timeout: 5)
 limiter = Sluice::Limiter.new(redis, scripts: File.join(__dir__, "../../scripts"))
 login = Sluice.sliding_log(2, 60_000, name: "login")
 

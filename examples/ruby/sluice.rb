@@ -1,21 +1,25 @@
 # frozen_string_literal: true
 
-# Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs redis-rb (4 or 5).
+# Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs redis-rb
+# (4 or 5; tested with Ruby 3.1 and redis-rb 4.8.0).
 #
 #   require "redis"
 #   require_relative "sluice"
 #
-#   limiter = Sluice::Limiter.new(Redis.new, scripts: "scripts") # the folder of the .lua files; default: that of this file
-#   login = Sluice.sliding_log(5, 60_000, name: "login")         # 5 in any 60 000 ms
+#   redis = Redis.new(timeout: 0.5)
+#   limiter = Sluice::Limiter.new(redis, scripts: "scripts") # the folder of the .lua files; default: that of this file
+#   login = Sluice.sliding_log(5, 60_000, name: "login")     # 5 in any 60 000 ms
 #
 #   verdict = limiter.take("203.0.113.7", login)
 #   puts "try again in #{verdict.retry_after_ms} ms" unless verdict.allowed?
 #
 # What may be given (units, milliseconds) and what comes back is told in the .lua files. A Go service with the same
-# prefix and secret shares its limits with this.
+# prefix and secret shares its limits with this, except sharded policies.
 #
-# Errors: Sluice::ArgumentError, Sluice::StateError, and whatever redis-rb raises. After a lost connection or a time-out
-# nobody knows whether a take or a settle was charged, so it is sent once and never again.
+# Errors: Sluice::ArgumentError, Sluice::StateError, Sluice::ReplyError, and whatever redis-rb raises. After a lost
+# connection or a time-out nobody knows whether a take or a settle was charged, so it is sent once and never again. That
+# can't be had of a client of a whole cluster, Redis.new(cluster: ...) or Redis::Cluster, which is refused: give it the
+# client of one node.
 
 require "digest"
 require "openssl"
@@ -27,6 +31,9 @@ module Sluice
 
   # The key holds something that is not this policy's: nothing was written.
   class StateError < StandardError; end
+
+  # The answer is not what the script gives: something between changes it. Nobody knows whether a call was charged.
+  class ReplyError < StandardError; end
 
   # One limit; made by sliding_log, sliding_counter and token_bucket. The part is the policy's part of a key: its name,
   # or else its kind and its window.
@@ -74,9 +81,15 @@ module Sluice
       end
       raise ArgumentError, "secret must be nil, or at least 16 bytes" unless secret.nil? || secret.bytesize >= 16
 
+      # In redis-rb 4 the cluster's client is inside of a Redis, in 5 it is a Redis of another gem. Both send again.
+      if defined?(Redis::Cluster) && [redis, redis._client].any?(Redis::Cluster)
+        raise ArgumentError, "redis must be the client of one node and not of a cluster, which sends a charge again"
+      end
+
       @redis = redis
       @prefix = prefix
       @secret = secret
+      @folder = scripts
       @scripts = Dir.glob("*.lua", base: scripts).to_h do |file|
         text = File.binread(File.join(scripts, file))
         [File.basename(file, ".lua"), [text, Digest::SHA1.hexdigest(text)]]
@@ -94,7 +107,8 @@ module Sluice
     def settle(result, actual)
       raise ArgumentError, "only a result that charged can be settled" if result.charged.nil?
 
-      decide("settle", result.key, result.policy, actual - result.charged, result.server_time_us)
+      difference = integer("actual", actual) - result.charged
+      decide("settle", result.key, result.policy, difference, result.server_time_us)
     end
 
     # Forgets what was used.
@@ -115,15 +129,16 @@ module Sluice
 
     # Calls a script ("token_bucket", "multi") by its digest, and by its text if the server does not know it.
     def call(script, keys, args)
-      text, sha1 = @scripts.fetch(script)
+      text, sha1 = @scripts.fetch(script) { raise Errno::ENOENT, "no #{script}.lua in #{@folder}" }
       # redis-rb sends a command again after a lost connection, by default, which charges twice.
-      @redis.without_reconnect do
+      reply = @redis.without_reconnect do
         @redis.evalsha(sha1, keys, args)
       rescue Redis::CommandError => e
         raise unless e.message.start_with?("NOSCRIPT ") # nothing ran; after any other error it might have
 
         @redis.eval(text, keys, args)
       end
+      numbers(reply, script == "multi" ? 2 + 5 * keys.size : 5)
     rescue Redis::CommandError => e
       raise ArgumentError, e.message if e.message.start_with?("SLUICEARG ")
       raise StateError, e.message if e.message.start_with?("SLUICESTATE ")
@@ -133,8 +148,18 @@ module Sluice
 
     private
 
+    def integer(what, number)
+      number.is_a?(Integer) ? number : raise(ArgumentError, "#{what} must be an integer")
+    end
+
+    def numbers(reply, count)
+      return reply if reply.is_a?(Array) && reply.size == count && reply.all?(Integer)
+
+      raise ReplyError, "the reply must be #{count} integers: #{reply.inspect}"
+    end
+
     def decide(operation, key, policy, cost, *receipt)
-      reply = call(policy.script, [key], [operation, cost, *policy.numbers, *receipt])
+      reply = call(policy.script, [key], [operation, integer("cost", cost), *policy.numbers, *receipt])
       allowed, remaining, retry_after_ms, reset_after_ms, server_time_us = reply
       allowed = allowed == 1
       Result.new(allowed, remaining, retry_after_ms.negative? ? nil : retry_after_ms, reset_after_ms, server_time_us,
