@@ -71,6 +71,7 @@ const (
 	ClassBreaker     ErrorClass = "breaker"     // a fault: the breaker is open, nothing was sent
 
 	ClassCanceled ErrorClass = "canceled" // the caller's context ended
+	ClassLimited  ErrorClass = "limited"  // Wait was turned away in line, as the deadline is not after the wait; nothing was sent
 	ClassInput    ErrorClass = "input"    // an argument was refused, nothing was sent
 	ClassState    ErrorClass = "state"    // a StateError: the key holds something else
 	ClassReply    ErrorClass = "reply"    // an answer that the scripts do not give

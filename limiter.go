@@ -34,7 +34,7 @@ type Config struct {
 
 	// Timeout bounds every call to Redis, on top of the caller's context: with 50 ms, a call whose answer is not there
 	// after 50 ms fails with an error that matches ErrBackend, however dead the server is. A charge whose answer is
-	// late is unknown (see CallError). In Wait and Load it bounds each call to the server, not the whole.
+	// late is unknown (see CallError). In Wait, Load and a Batch of more than 1000 it bounds each call to the server, not the whole.
 	//
 	// 0, the default, leaves calls to their context and to the timeouts of the client (rueidis: 5 s to dial, 10 s for
 	// an answer). A lost connection is dialled anew within the time of the call that needs it, so a timeout must leave
@@ -97,8 +97,8 @@ type Config struct {
 	Breaker Breaker
 
 	// Observe, if not nil, is called once for each decision, settle, reset and load, by the goroutine that made the call and
-	// before it returns: for logs, metrics and traces. It must be safe for concurrent use, and quick. See the module
-	// sluice/otelsluice.
+	// before it returns: for logs, metrics and traces. A Wait is a decision for each time that it asked, and one if it never came
+	// to ask. It must be safe for concurrent use, and quick. See the module sluice/otelsluice.
 	Observe func(ctx context.Context, e Event)
 }
 
@@ -258,8 +258,11 @@ func (l *Limiter) PeekAll(ctx context.Context, reqs ...Request) (Results, error)
 
 // Batch asks for several decisions in one pipeline, each independent of the others: some may be allowed and some
 // denied, and a request that is refused or fails leaves the rest alone. The outcomes are in the order of the requests.
-// Requests for one key are decided in their order, unless the server learned their script in between. Config.Timeout
-// bounds the batch.
+// Requests for one key are decided in their order, unless the server learned their script in between.
+//
+// A large batch goes in pipelines of at most 1000 commands, one after the other (with Config.Candidates a request may take two). Each has
+// Config.Timeout to itself, so that size alone makes none fail. Where one had no answer at all, those after it are not sent, and fail
+// like it.
 func (l *Limiter) Batch(ctx context.Context, reqs ...Request) []Outcome {
 	outcomes := make([]Outcome, len(reqs))
 	var questions []question
@@ -296,6 +299,7 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 	l.standIn.reset(l.keys.key(key, "", p))
 	keys := l.shardKeys(key, "", p)
 	t := l.depart(1)
+	t.commands = len(keys)
 	l.denials.corrected(keys...)
 	err := l.loader.remove(ctx, keys)
 	l.denials.corrected(keys...)
@@ -421,6 +425,7 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 	}
 	i := together(op, questions)
 	t := l.depart(len(questions))
+	t.script = i.script
 	answer, err := l.loader.run(ctx, i)
 	l.arrive(&t)
 	var results Results

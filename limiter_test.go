@@ -3,7 +3,10 @@ package sluice
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -261,5 +264,85 @@ func TestResetSendsOneKey(t *testing.T) {
 		if len(client.sent) != 1 || len(client.sent[0]) != 2 || client.sent[0][0] != "UNLINK" || !hashedKey.MatchString(client.sent[0][1]) {
 			t.Errorf("reset of %q sent %q, want UNLINK of one hashed key", clip(key), client.sent)
 		}
+	}
+}
+
+// TestLargeBatchInPipelines: who makes a batch large must not make it run into the timeout.
+func TestLargeBatchInPipelines(t *testing.T) {
+	p := SlidingLog(10, time.Minute)
+	for _, tt := range []struct {
+		size      int
+		tried     bool // with a candidate
+		pipelines []int
+	}{{1, false, []int{1}}, {1000, false, []int{1000}}, {1001, false, []int{1000, 1}}, {2500, false, []int{1000, 1000, 500}}, {501, true, []int{1000, 2}}} {
+		synctest.Test(t, func(t *testing.T) {
+			client := &fake{answer: func(_ context.Context, words []string) rueidis.RedisResult {
+				time.Sleep(40 * time.Microsecond) // of which a pipeline takes 40 ms
+				n := strings.TrimSuffix(strings.TrimPrefix(words[3], "sluice:{"), "}:log/60000")
+				remaining, err := strconv.ParseInt(strings.TrimSuffix(n, "}:new"), 10, 64)
+				if err != nil {
+					t.Error(words, err)
+				}
+				return fiveReply(1, remaining%10, 0, 0, 1)
+			}}
+			cfg := Config{PlainKeys: true, Timeout: 50 * time.Millisecond, OnFailure: FailOpen}
+			if tt.tried {
+				cfg.Candidates = map[Policy]Policy{p: p.Named("new")}
+			}
+			l := newLimiter(t, client, cfg)
+			requests := make([]Request, tt.size)
+			for n := range requests {
+				requests[n] = Request{Key: strconv.Itoa(n), Policy: p, Cost: 1}
+			}
+			for n, out := range l.Batch(t.Context(), requests...) {
+				if out.Err != nil || out.Result.Degraded || out.Result.Remaining != int64(n%10) || (out.Result.Candidate != nil) != tt.tried {
+					t.Fatalf("%d of %d: got %+v", n, tt.size, out)
+				}
+			}
+			if !slices.Equal(client.pipelines, tt.pipelines) {
+				t.Errorf("%d: pipelines of %v, want %v", tt.size, client.pipelines, tt.pipelines)
+			}
+		})
+	}
+}
+
+// TestLargeBatchAndDeadRedis: it costs one timeout and not one for each pipeline, and what was not sent is decided like the rest.
+func TestLargeBatchAndDeadRedis(t *testing.T) {
+	p := SlidingLog(10, time.Minute)
+	for name, tt := range map[string]struct {
+		timeout time.Duration
+		answer  func(ctx context.Context) rueidis.RedisResult
+		class   ErrorClass
+		sent    int
+	}{
+		"no answer":     {50 * time.Millisecond, func(ctx context.Context) rueidis.RedisResult { <-ctx.Done(); return rueidis.NewErrorResult(ctx.Err()) }, ClassTimeout, 1000},
+		"no connection": {0, func(context.Context) rueidis.RedisResult { return rueidis.NewErrorResult(io.EOF) }, ClassConnection, 1000},
+		"an answer":     {0, func(context.Context) rueidis.RedisResult { return errorReply("LOADING") }, ClassUnavailable, 2500},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			seen := &recorder{}
+			client := &fake{answer: func(ctx context.Context, _ []string) rueidis.RedisResult { return tt.answer(ctx) }}
+			l := newLimiter(t, client, Config{Timeout: tt.timeout, OnFailure: FailOpen, Observe: seen.observe})
+			requests := make([]Request, 2500)
+			for n := range requests {
+				requests[n] = Request{Key: "a", Policy: p, Cost: 1}
+			}
+			start := time.Now()
+			for n, out := range l.Batch(t.Context(), requests...) {
+				if out.Err != nil || !out.Result.Allowed || !out.Result.Degraded {
+					t.Fatalf("%s: %d: got %+v, want it let through", name, n, out)
+				}
+			}
+			if took := time.Since(start); took != tt.timeout {
+				t.Errorf("%s: it took %v, want %v", name, took, tt.timeout)
+			}
+			for n, e := range seen.take() {
+				var call *CallError
+				if e.Index != n || e.Of != 2500 || e.Class != tt.class || e.Sent != (n < tt.sent) || e.First != (n%1000 == 0 && e.Sent) ||
+					!errors.As(e.Err, &call) || call.Unknown != (e.Sent && tt.sent == 1000) {
+					t.Fatalf("%s: told %+v", name, e)
+				}
+			}
+		})
 	}
 }

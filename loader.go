@@ -38,6 +38,7 @@ var libraryText string
 const (
 	libraryVersion  = 1
 	functionPrefix  = "sluice_v1_"
+	peekSuffix      = "_peek"
 	versionFunction = "sluice_version"
 )
 
@@ -101,7 +102,7 @@ func (i *invocation) byText(b rueidis.Builder) rueidis.Completed {
 // like no other command.
 func (i *invocation) byName(b rueidis.Builder) rueidis.Completed {
 	if i.args[0] == opPeek {
-		return i.readOnly(b, i.script.function+"_peek", i.args)
+		return i.readOnly(b, i.script.function+peekSuffix, i.args)
 	}
 	return b.Fcall().Function(i.script.function).Numkeys(int64(len(i.keys))).Key(i.keys...).Arg(i.args...).Build()
 }
@@ -109,6 +110,23 @@ func (i *invocation) byName(b rueidis.Builder) rueidis.Completed {
 // askVersion asks for the version of the library on the node that has the invocation's keys.
 func (i *invocation) askVersion(b rueidis.Builder) rueidis.Completed {
 	return i.readOnly(b, versionFunction, nil)
+}
+
+// command is what an operation sends first, and the script or function that it calls, if it does.
+func (l *loader) command(op string, s *script) (command, procedure string) {
+	switch {
+	case op == opReset:
+		return "UNLINK", ""
+	case op == opLoad && l.functions:
+		return "FUNCTION LOAD", ""
+	case op == opLoad:
+		return "SCRIPT LOAD", ""
+	case !l.functions:
+		return "EVALSHA", s.name
+	case op == opPeek:
+		return "FCALL_RO", s.function + peekSuffix
+	}
+	return "FCALL", s.function
 }
 
 func (i *invocation) readOnly(b rueidis.Builder, function string, args []string) rueidis.Completed {
@@ -153,6 +171,17 @@ func (all saidAll) err() error {
 		}
 	}
 	return nil
+}
+
+// unanswered is what failed, if Redis answered nothing at all.
+func (all saidAll) unanswered() error {
+	var failed error
+	for _, s := range all {
+		if failed = s.err(); failed == nil || classify(failed) == ClassUnavailable {
+			return nil
+		}
+	}
+	return failed
 }
 
 // run runs one invocation.
@@ -376,6 +405,11 @@ type notSentError struct{ error }
 
 func (e notSentError) Unwrap() error { return e.error }
 
+func notSentAtAll(err error) bool {
+	var notSent notSentError
+	return errors.As(err, &notSent)
+}
+
 // within has f send what it is for: through the breaker and for as long as the timeout, if there are any. f is a plain
 // function that is handed its argument: a closure would cost every call an allocation.
 //
@@ -539,9 +573,8 @@ func changes(op string) bool { return op != opPeek && op != opLoad }
 
 // maySent says whether a command that failed without an answer may have been sent.
 func maySent(err error) bool {
-	var notSent notSentError
 	var network *net.OpError
-	return !errors.As(err, &notSent) && !errors.Is(err, rueidis.ErrNoSlot) &&
+	return !notSentAtAll(err) && !errors.Is(err, rueidis.ErrNoSlot) &&
 		!(errors.As(err, &network) && network.Op == "dial")
 }
 

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -17,8 +18,8 @@ type Event struct {
 	Policy Policy
 	// Cost is in units; of a settle it is the actual cost.
 	Cost int64
-	// Index and Of: this is number Index, from 0, of Of decisions that were asked for in one round trip (Batch, AllowAll). All
-	// of these events tell of the same Elapsed. 0 and 1 for a single one.
+	// Index and Of: this is number Index, from 0, of Of decisions that were asked for in one call (Batch, AllowAll). All events of
+	// one round trip tell of the same Elapsed. 0 and 1 for a single one.
 	Index, Of int
 
 	// Allowed, Remaining and Wait are the Result's: Wait is its RetryAfter.
@@ -35,8 +36,15 @@ type Event struct {
 
 	// Cached: the DenyCache knew that the limit is shut.
 	Cached bool
-	// Sent: the call went to Redis. It did not if an argument was refused, the breaker was open or the DenyCache answered.
+	// Sent: the call went to Redis. It did not if an argument was refused, the context had ended before, the breaker was open or the
+	// DenyCache answered.
 	Sent bool
+	// Command is what was sent, empty if nothing was: EVALSHA, FCALL, FCALL_RO, UNLINK, SCRIPT LOAD or FUNCTION LOAD. Commands is how
+	// many of them went in one pipeline: 1 for most calls, at most 1000 for a Batch.
+	Command  string
+	Commands int
+	// Procedure is the script (sliding_log) or function (sluice_v1_sliding_log) that was called, if one was.
+	Procedure string
 	// First: of the events of one round trip, this is the first. Whoever counts or times calls to Redis goes by these.
 	First bool
 	// Elapsed is the time that the call to Redis took, as its caller saw it; 0 if nothing was sent.
@@ -59,15 +67,17 @@ type Event struct {
 
 // trip is a call to Redis as far as it concerns observers.
 type trip struct {
-	of      int // decisions
-	began   time.Time
-	elapsed time.Duration
-	told    bool
+	of       int // decisions
+	commands int
+	script   *script // nil: that of each question's policy
+	began    time.Time
+	elapsed  time.Duration
+	told     bool
 }
 
 // depart starts a trip. Without an observer or a cache nobody looks at the clock.
 func (l *Limiter) depart(of int) trip {
-	t := trip{of: of}
+	t := trip{of: of, commands: 1}
 	if l.observe != nil || l.denials.cache != nil {
 		t.began = time.Now()
 	}
@@ -102,9 +112,11 @@ func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, rel
 		Err:       err,
 		Class:     errorClass(err),
 	}
-	if e.Sent = t.began != (time.Time{}) && e.Class != ClassBreaker && e.Class != ClassInput; e.Sent {
+	if e.Sent = t.began != (time.Time{}) && e.Class != ClassInput && !notSentAtAll(err); e.Sent {
 		e.First, t.told = !t.told, true
 		e.Elapsed = t.elapsed
+		e.Command, e.Procedure = l.loader.command(q.op, cmp.Or(t.script, &scripts[q.policy.kind]))
+		e.Commands = t.commands
 	}
 	if err == nil && e.Sent && !res.ServerTime.IsZero() {
 		e.ServerTime = res.ServerTime
@@ -124,8 +136,14 @@ func errorClass(err error) ErrorClass {
 		return ClassNone
 	}
 	var call *CallError
-	if errors.As(err, &call) {
+	var limited *LimitedError
+	switch {
+	case errors.As(err, &call):
 		return call.Class
+	case errors.As(err, &limited) && limited.Err == nil:
+		return ClassLimited
+	case limited != nil:
+		return ClassCanceled
 	}
 	return ClassInput
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,25 +34,29 @@ func TestEventOfEachVerb(t *testing.T) {
 		p, q := SlidingLog(10, time.Minute), SlidingCounter(20, time.Minute)
 		epoch := time.Now()
 
-		event := Event{Policy: p, Cost: 3, Of: 1, Sent: true, First: true, Elapsed: 2 * time.Millisecond}
+		event := Event{
+			Policy: p, Cost: 3, Of: 1, Sent: true, Command: "EVALSHA", Commands: 1, Procedure: "sliding_log", First: true, Elapsed: 2 * time.Millisecond,
+		}
 		denied := event
 		denied.Op, denied.Remaining, denied.Wait = opTake, 2, 1500*time.Millisecond
 		denied.ServerTime, denied.Skew = epoch.Add(ahead).UTC(), ahead-time.Millisecond
 		first := denied
-		first.Of, first.Elapsed = 3, 4*time.Millisecond
+		first.Of, first.Commands, first.Elapsed = 3, 2, 4*time.Millisecond
 		first.Skew -= time.Millisecond
 		refused := Event{Op: opTake, Policy: p, Index: 1, Of: 3, Class: ClassInput}
 		third := first
 		third.Index, third.Policy, third.First = 2, q, false
+		third.Procedure = "sliding_counter"
 		third.ServerTime, third.Skew = third.ServerTime.Add(2*time.Millisecond), ahead
 		all := denied
 		all.Of, all.Allowed, all.Remaining, all.Wait = 2, true, 7, 0
+		all.Procedure = "multi"
 		all2 := all
 		all2.Index, all2.Policy, all2.Remaining, all2.First = 1, q, 6, false
 		peek := denied
 		peek.Op = opPeek
-		reset := Event{Op: opReset, Policy: p, Of: 1, Allowed: true, Sent: true, First: true, Elapsed: 2 * time.Millisecond}
-		load := Event{Op: opLoad, Of: 1, Sent: true, First: true, Elapsed: 8 * time.Millisecond, Class: ClassReply}
+		reset := Event{Op: opReset, Policy: p, Of: 1, Allowed: true, Sent: true, Command: "UNLINK", Commands: 1, First: true, Elapsed: 2 * time.Millisecond}
+		load := Event{Op: opLoad, Of: 1, Sent: true, Command: "SCRIPT LOAD", Commands: 1, First: true, Elapsed: 8 * time.Millisecond, Class: ClassReply}
 		tests := []struct {
 			name string
 			call func()
@@ -86,6 +91,116 @@ func TestEventOfEachVerb(t *testing.T) {
 			if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", tt.want) {
 				t.Errorf("%s: told\n%+v, want\n%+v", tt.name, got, tt.want)
 			}
+		}
+	})
+}
+
+// TestCommandsAreTold: what was sent, how often and to run what.
+func TestCommandsAreTold(t *testing.T) {
+	log, sharded := SlidingLog(10, time.Minute), TokenBucket(30, 10, time.Second).Sharded(3)
+	type sent struct {
+		command, procedure string
+		commands           int
+	}
+	for _, functions := range []bool{false, true} {
+		client := &fake{answer: func(_ context.Context, words []string) rueidis.RedisResult {
+			if words[0] == "UNLINK" {
+				return textReply("OK")
+			}
+			return fiveReply(1, 5, 0, 60_000, 1)
+		}}
+		seen := &recorder{}
+		l := newLimiter(t, client, Config{Functions: functions, Observe: seen.observe, Candidates: map[Policy]Policy{log.Named("old"): log.Named("new")}})
+		ctx := t.Context()
+		for _, tt := range []struct {
+			call    func()
+			script  sent
+			byNames sent
+		}{
+			{func() { _, _ = l.Allow(ctx, "a", log) }, sent{"EVALSHA", "sliding_log", 1}, sent{"FCALL", "sluice_v1_sliding_log", 1}},
+			{func() { _, _ = l.Peek(ctx, "a", log, 1) }, sent{"EVALSHA", "sliding_log", 1}, sent{"FCALL_RO", "sluice_v1_sliding_log_peek", 1}},
+			{func() { _, _ = l.Peek(ctx, "a", sharded, 1) }, sent{"EVALSHA", "token_bucket", 3}, sent{"FCALL_RO", "sluice_v1_token_bucket_peek", 3}},
+			{func() { _, _ = l.Allow(ctx, "a", log.Named("old")) }, sent{"EVALSHA", "sliding_log", 2}, sent{"FCALL", "sluice_v1_sliding_log", 2}},
+			{func() { _, _ = l.PeekAll(ctx, Request{Key: "a", Policy: log}) }, sent{"EVALSHA", "multi", 1}, sent{"FCALL_RO", "sluice_v1_multi_peek", 1}},
+			{func() { _ = l.Reset(ctx, "a", sharded) }, sent{"UNLINK", "", 3}, sent{"UNLINK", "", 3}},
+			{func() { _ = l.Load(ctx) }, sent{"SCRIPT LOAD", "", 1}, sent{"FUNCTION LOAD", "", 1}},
+			{func() { _, _ = l.AllowN(ctx, "a", log, 11) }, sent{}, sent{}},
+		} {
+			tt.call()
+			want := tt.script
+			if functions {
+				want = tt.byNames
+			}
+			e := seen.take()[0]
+			if got := (sent{e.Command, e.Procedure, e.Commands}); got != want {
+				t.Errorf("functions %t, %s: told %+v, want %+v", functions, e.Op, got, want)
+			}
+		}
+	}
+}
+
+// TestCallOfAnEndedContextIsNotSent, and so it is no call to Redis.
+func TestCallOfAnEndedContextIsNotSent(t *testing.T) {
+	for name, cfg := range map[string]Config{"": {}, "timeout": {Timeout: time.Second}, "breaker": {Timeout: time.Second, Breaker: &countingBreaker{}}} {
+		seen, client := &recorder{}, replying(fiveReply(1, 7, 0, 0, 1))
+		cfg.Observe = seen.observe
+		l := newLimiter(t, client, cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		calls := asking(l)
+		calls["Wait"] = l.Wait
+		for verb, call := range calls {
+			if _, err := call(ctx, "a", SlidingLog(10, time.Minute), 1); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s, %s: %v, want context.Canceled", name, verb, err)
+			}
+			if e := seen.take(); len(e) != 1 || e[0].Sent || e[0].First || e[0].Command != "" || e[0].Class != ClassCanceled {
+				t.Errorf("%s, %s: told %+v, want that nothing was sent", name, verb, e)
+			}
+		}
+		if client.count() != 0 {
+			t.Errorf("%s: sent %q", name, client.sent)
+		}
+	}
+}
+
+// TestWaitThatNeverAskedIsTold once, however it ended.
+func TestWaitThatNeverAskedIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, seen := newBucketServer(1, time.Second), &recorder{}
+		l := newLimiter(t, server, Config{Observe: seen.observe})
+		p := server.policy()
+		if _, err := l.Allow(t.Context(), "a", p); err != nil {
+			t.Fatal(err)
+		}
+		front, leave := context.WithCancel(t.Context())
+		first := waiting(front, l, p, 1)
+		time.Sleep(10 * time.Millisecond)
+		seen.take()
+
+		late, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := l.Wait(late, "a", p, 1)
+		if e := seen.take(); !errors.Is(err, ErrLimited) || len(e) != 1 || e[0].Op != opTake || e[0].Policy != p || e[0].Sent || e[0].Allowed ||
+			e[0].Class != ClassLimited || e[0].Wait <= 0 || e[0].Class.fault() || !errors.Is(e[0].Err, ErrLimited) {
+			t.Errorf("%v, told %+v, want one denial that was not sent", err, e)
+		}
+
+		ended, cancel := context.WithCancel(t.Context())
+		second := waiting(ended, l, p, 1)
+		cancel()
+		<-second.closed
+		if e := seen.take(); !errors.Is(second.err, context.Canceled) || len(e) != 1 || e[0].Sent || e[0].Class != ClassCanceled {
+			t.Errorf("%v, told %+v, want that the context ended", second.err, e)
+		}
+
+		third := waiting(t.Context(), l, p, 1)
+		server.answer = func(context.Context, []string) rueidis.RedisResult { return rueidis.NewErrorResult(io.EOF) }
+		<-first.closed
+		<-third.closed
+		leave()
+		e := seen.take()
+		if len(e) != 2 || !e[0].Sent && !e[1].Sent || e[0].Sent && e[1].Sent || e[0].Class != ClassConnection || e[1].Class != ClassConnection {
+			t.Errorf("told %+v, want one that was sent and one that failed with it", e)
 		}
 	})
 }

@@ -2,10 +2,12 @@ package sluice
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"maps"
 	"math/bits"
+	"slices"
 	"strconv"
 )
 
@@ -100,17 +102,35 @@ func (l *Limiter) beside(ctx context.Context, op string, req Request, index, of 
 	return q, true
 }
 
-// pipeline asks independent questions in one round trip. They are part of a call for so many decisions; number n is for
-// out[place[n]], where a candidate's answer stands beside that of its policy.
+// maxPipeline is the most questions that are sent together: a batch that somebody made large must not run into Config.Timeout, and so
+// be decided by Config.OnFailure.
+const maxPipeline = 1000
+
+// pipeline asks independent questions in one round trip, or in as few as will do. They are part of a call for so many decisions; number
+// n is for out[place[n]], where a candidate's answer stands beside that of its policy.
 func (l *Limiter) pipeline(ctx context.Context, of int, questions []question, place []int, out []Outcome) {
+	var failed error // what ended one; those after it are not sent
+	for some := range slices.Chunk(questions, maxPipeline) {
+		failed = l.roundTrip(ctx, of, some, place[:len(some)], out, failed)
+		place = place[len(some):]
+	}
+}
+
+func (l *Limiter) roundTrip(ctx context.Context, of int, questions []question, place []int, out []Outcome, failed error) error {
 	invocations := make([]*invocation, len(questions))
 	for n := range questions {
 		invocations[n] = questions[n].invocation()
 		l.denials.depart(&questions[n])
 	}
-	t := l.depart(of)
-	answers, failed := l.loader.runAll(ctx, invocations)
-	l.arrive(&t)
+	t, answers := trip{of: of}, saidAll(nil)
+	if failed != nil {
+		failed = notSentError{failed}
+	} else {
+		t = l.depart(of)
+		t.commands = len(invocations)
+		answers, failed = l.loader.runAll(ctx, invocations)
+		l.arrive(&t)
+	}
 	for n := range questions {
 		var answer said
 		if failed == nil {
@@ -124,4 +144,5 @@ func (l *Limiter) pipeline(ctx context.Context, of int, questions []question, pl
 			out[place[n]].Result.Candidate = &res
 		}
 	}
+	return cmp.Or(failed, answers.unanswered())
 }

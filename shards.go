@@ -103,6 +103,7 @@ func (l *Limiter) peekShards(ctx context.Context, req *Request) (Result, error) 
 		invocations[n] = questions[n].invocation()
 	}
 	t := l.depart(1)
+	t.commands = len(invocations)
 	answers, failed := l.loader.runAll(ctx, invocations)
 	l.arrive(&t)
 	sum, reloaded := Result{Limit: req.Policy.limit}, false

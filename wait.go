@@ -44,12 +44,16 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 	var candidate *Result // asked by the first try alone: the later ones are the same call still
 	for try := 0; ; try++ {
 		if res, err = w.await(ctx); err != nil {
+			if try == 0 { // otherwise its tries have been told
+				l.tell(ctx, &q, 0, &trip{of: 1}, false, &res, err)
+			}
 			return res, err
 		}
 		if try == 0 {
 			res, err = l.callBoth(ctx, &q, &req)
 			candidate = res.Candidate
-		} else if res, err = l.call(ctx, &q); err == nil {
+		} else {
+			res, err = l.call(ctx, &q)
 			res.Candidate = candidate
 		}
 		if err != nil || res.Allowed {
