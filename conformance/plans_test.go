@@ -72,21 +72,32 @@ func TestPlansAreSwappedOnLiveKeys(t *testing.T) {
 	})
 }
 
+// Not even when the name was away in between: its keys are not.
 func TestPlanOfAnotherAlgorithmIsNotSwappedIn(t *testing.T) {
 	onServers(t, sluice.Config{}, func(c *caller) {
 		t := c.t
 		var store plan.Store
-		for i, text := range []string{"free: {used: log:10/1m}\n", "free: {used: counter:10/1m}\n"} {
-			plans, err := plan.Parse([]byte(text))
+		for _, step := range []struct {
+			text      string
+			refused   bool
+			remaining int64
+		}{
+			{"free: {used: log:10/1m}\n", false, 9},
+			{"free: {used: counter:10/1m}\n", true, 8},
+			{"free: {other: log:10/1m}\n", false, 9},
+			{"free: {used: counter:10/1m}\n", true, 8},
+			{"free: {used: log:10/1m}\n", false, 7},
+		} {
+			plans, err := plan.Parse([]byte(step.text))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := store.Swap(plans); (err != nil) != (i == 1) {
-				t.Errorf("%s: %v", text, err)
+			if err := store.Swap(plans); (err != nil) != step.refused {
+				t.Errorf("%s: %v", step.text, err)
 			}
 			p, _ := store.Plan("free")
-			if res := c.takeAll(t, p.Requests("tenant", 1)...); !res.Allowed || res.Each[0].Remaining != int64(9-i) {
-				t.Errorf("%s: %+v, want the log in force", text, res)
+			if res := c.takeAll(t, p.Requests("tenant", 1)...); !res.Allowed || res.Each[0].Remaining != step.remaining {
+				t.Errorf("%s: %+v, want the log in force, with %d left", step.text, res, step.remaining)
 			}
 		}
 	})

@@ -1,11 +1,14 @@
 package plan
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 
@@ -26,25 +29,78 @@ func parse(file string, text []byte) (Plans, error) {
 		plans: Plans{plans: map[string]Plan{}, algorithms: map[string]string{}},
 		first: map[string]string{},
 	}
-	var document yaml.Node
-	var malformed *yaml.LoadError
-	switch err := yaml.Load(text, &document); {
-	case errors.As(err, &malformed):
-		r.fail(max(malformed.Mark.Line, 1), "", errors.New(strings.TrimPrefix(malformed.Message, "yaml: ")))
-	case err != nil:
-		r.fail(1, "", err)
-	default:
+	if line, err := checkCharacters(text); err != nil {
+		r.fail(line, "", err)
+	} else if document := r.read(text); document != nil {
 		r.readPlans(document.Content[0])
 	}
 	if len(r.mistakes) == 0 {
 		return r.plans, nil
 	}
 	slices.SortStableFunc(r.mistakes, func(a, b *Error) int { return a.Line - b.Line })
-	errs := make([]error, len(r.mistakes))
-	for i, mistake := range r.mistakes {
-		errs[i] = mistake
+	var errs []error
+	for _, mistake := range r.mistakes[:min(len(r.mistakes), maxTold)] {
+		errs = append(errs, mistake)
+	}
+	if more := len(r.mistakes) - maxTold; more > 0 {
+		errs = append(errs, fmt.Errorf("sluice: and %d more", more))
 	}
 	return Plans{}, errors.Join(errs...)
+}
+
+// maxTold is the most mistakes that are told: a file of another kind is wrong in every line.
+const maxTold = 100
+
+// checkCharacters finds what can't be in YAML, and its line, which the parser does not tell.
+func checkCharacters(text []byte) (line int, err error) {
+	for i := 0; i < len(text); {
+		c, size := utf8.DecodeRune(text[i:])
+		switch {
+		case c == utf8.RuneError && size == 1:
+			err = errors.New("is no UTF-8")
+		case c < ' ' && c != '\t' && c != '\n' && c != '\r':
+			err = fmt.Errorf("holds the control character %q", c)
+		}
+		if err != nil {
+			return 1 + bytes.Count(text[:i], []byte("\n")), err
+		}
+		i += size
+	}
+	return 0, nil
+}
+
+// read reads the text's one document; nil after a mistake.
+func (r *reader) read(text []byte) *yaml.Node {
+	loader, err := yaml.NewLoader(bytes.NewReader(text))
+	if err != nil {
+		r.fail(1, "", err)
+		return nil
+	}
+	var first, second yaml.Node
+	if err := loader.Load(&first); err != nil {
+		r.failToRead(err)
+		return nil
+	}
+	if err := loader.Load(&second); err == nil {
+		r.fail(second.Line, "", errors.New("is a second document, want one"))
+		return nil
+	} else if !errors.Is(err, io.EOF) {
+		r.failToRead(err)
+		return nil
+	}
+	return &first
+}
+
+func (r *reader) failToRead(err error) {
+	var malformed *yaml.LoadError
+	switch {
+	case errors.Is(err, io.EOF):
+		r.fail(1, "", errors.New("there is no plan"))
+	case errors.As(err, &malformed):
+		r.fail(max(malformed.Mark.Line, 1), "", errors.New(show(strings.TrimPrefix(malformed.Message, "yaml: "), 200)))
+	default:
+		r.fail(1, "", err)
+	}
 }
 
 func (r *reader) fail(line int, field string, err error) {
@@ -61,10 +117,12 @@ func (r *reader) entries(n *yaml.Node, line int, field, want string) (entries []
 	for i := 0; i < len(n.Content); i += 2 {
 		key, value := n.Content[i], resolve(n.Content[i+1])
 		switch first, twice := lines[key.Value]; {
-		case key.Kind != yaml.ScalarNode || key.Value == "":
+		case key.Kind != yaml.ScalarNode || key.Value == "" || key.Tag == "!!null":
 			r.fail(key.Line, field, errors.New("a name is "+describe(key)+", want a text"))
+		case key.Value == "<<":
+			r.fail(key.Line, field, errors.New("has a <<, want all of it written out, or an alias for the whole"))
 		case twice:
-			r.fail(key.Line, join(field, key.Value), fmt.Errorf("is in line %d already", first))
+			r.fail(key.Line, join(field, name(key)), fmt.Errorf("is in line %d already", first))
 		default:
 			lines[key.Value] = key.Line
 			entries = append(entries, [2]*yaml.Node{key, value})
@@ -85,13 +143,13 @@ func (r *reader) readPlans(n *yaml.Node) {
 }
 
 func (r *reader) readPolicies(plan, n *yaml.Node) (policies []sluice.Policy) {
-	entries := r.entries(n, plan.Line, plan.Value, "policies by their names")
+	entries := r.entries(n, plan.Line, name(plan), "policies by their names")
 	if size := len(n.Content) / 2; n.Kind == yaml.MappingNode && (size < 1 || size > maxPolicies) {
-		r.fail(plan.Line, plan.Value, fmt.Errorf("has %d policies, want 1 to %d", size, maxPolicies))
+		r.fail(plan.Line, name(plan), fmt.Errorf("has %d policies, want 1 to %d", size, maxPolicies))
 	}
 	for _, entry := range entries {
 		key, value := entry[0], entry[1]
-		field := join(plan.Value, key.Value)
+		field := join(name(plan), name(key))
 		policy, err := readPolicy(key.Value, value)
 		if err != nil {
 			r.fail(key.Line, field, err)
@@ -111,7 +169,7 @@ func (r *reader) readPolicies(plan, n *yaml.Node) (policies []sluice.Policy) {
 	return policies
 }
 
-func readPolicy(name string, n *yaml.Node) (sluice.Policy, error) {
+func readPolicy(named string, n *yaml.Node) (sluice.Policy, error) {
 	if n.Kind != yaml.ScalarNode {
 		return sluice.Policy{}, errors.New("is " + describe(n) + ", want a policy such as counter:100/1m")
 	}
@@ -125,7 +183,7 @@ func readPolicy(name string, n *yaml.Node) (sluice.Policy, error) {
 	if policy.Shards() > 1 {
 		return sluice.Policy{}, errors.New("is over " + strconv.Itoa(policy.Shards()) + " shards, want one that is not: its keys are in different slots, so it can't be asked with others")
 	}
-	policy = policy.Named(name)
+	policy = policy.Named(named)
 	_, err = policy.MarshalText() // whether the name is fit
 	return policy, err
 }
@@ -150,12 +208,33 @@ func describe(n *yaml.Node) string {
 	if n.Value == "" || n.Tag == "!!null" {
 		return "empty"
 	}
-	const most = 64
-	value := n.Value
-	if len(value) > most {
-		value = value[:most] + "..."
+	return strconv.Quote(clip(n.Value, maxShown))
+}
+
+// maxShown is how much of a name or a value an error shows, in bytes.
+const maxShown = 64
+
+// name is the text of a key, for an error.
+func name(key *yaml.Node) string { return show(key.Value, maxShown) }
+
+// show is a text fit for one line: cut if it is long, and quoted if it holds anything that does not print.
+func show(s string, most int) string {
+	cut := clip(s, most)
+	if strings.ContainsFunc(cut, func(c rune) bool { return !strconv.IsPrint(c) }) {
+		return strconv.Quote(cut)
 	}
-	return strconv.Quote(value)
+	return cut
+}
+
+// clip cuts a long text, between two characters.
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most] + "..."
 }
 
 // join is the name of a field in another: free.daily.

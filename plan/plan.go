@@ -74,8 +74,8 @@ func (p Plans) Plan(name string) (Plan, bool) {
 // Names are the plans' names, sorted.
 func (p Plans) Names() []string { return slices.Sorted(maps.Keys(p.plans)) }
 
-// ReadFile reads plans from a YAML or JSON file. The error joins one *[Error] for each mistake; of a file that can't be read it
-// is the one of [os.ReadFile].
+// ReadFile reads plans from a YAML or JSON file. The error joins one *[Error] for each mistake, up to 100 of them and then how many
+// more there are; of a file that can't be read it is the one of [os.ReadFile].
 func ReadFile(file string) (Plans, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -84,14 +84,14 @@ func ReadFile(file string) (Plans, error) {
 	return parse(file, text)
 }
 
-// Parse reads plans from YAML or JSON. The error joins one *[Error] for each mistake.
+// Parse reads plans from YAML or JSON, in UTF-8. The error is as of [ReadFile].
 func Parse(text []byte) (Plans, error) { return parse("", text) }
 
 // An Error is a mistake in a text of plans: "plans.yaml:3: free.daily: limit is 0, want 1 to 1000000000".
 type Error struct {
 	File  string // empty for a text that was not read from a file
 	Line  int    // from 1
-	Field string // the plan and the policy: "free.daily"; empty where the text is no YAML
+	Field string // the plan and the policy: "free.daily", long names cut and strange ones quoted; empty where the text is no YAML
 	Err   error  // what is wrong: a *sluice.InputError if it is a part of a policy
 }
 
@@ -113,8 +113,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // A Store holds the plans in force, and lets them be swapped while they are used. The zero Store has no plan. It is safe for
 // concurrent use.
 type Store struct {
-	mu    sync.RWMutex
-	plans Plans
+	mu         sync.RWMutex
+	plans      Plans
+	algorithms map[string]string // of every name that was ever in force
 }
 
 // Load reads a file as [ReadFile] does and swaps its plans in. If there is an error the plans in force stay.
@@ -127,14 +128,16 @@ func (s *Store) Load(file string) error {
 }
 
 // Swap puts plans in force, for all calls of Plan from now on. It fails, and the plans in force stay, if a policy has
-// another algorithm than the one of its name had until now: the state on live keys could not be read, and calls would
+// another algorithm than the one of its name had at any time in this Store: the state on live keys could not be read, and calls would
 // fail with a [sluice.StateError]. Such a policy needs another name.
+//
+// A Store knows only what was in force in it: a process that starts anew with a file in which an algorithm was changed, takes it.
 func (s *Store) Swap(plans Plans) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(plans.algorithms)) {
-		if was, is := s.plans.algorithms[name], plans.algorithms[name]; was != "" && was != is {
+		if was, is := s.algorithms[name], plans.algorithms[name]; was != "" && was != is {
 			errs = append(errs, errors.New("sluice: policy "+name+" is a "+is+" and was a "+was+", want the same algorithm or another name"))
 		}
 	}
@@ -142,6 +145,10 @@ func (s *Store) Swap(plans Plans) error {
 		return err
 	}
 	s.plans = plans
+	if s.algorithms == nil {
+		s.algorithms = map[string]string{}
+	}
+	maps.Copy(s.algorithms, plans.algorithms)
 	return nil
 }
 

@@ -95,16 +95,25 @@ func TestMistakesNameLineAndField(t *testing.T) {
 	}
 	_, err := sluice.ParsePolicy("")
 	_, forms, _ := strings.Cut(err.Error(), `""`) // what a policy looks like
+	long, wide := strings.Repeat("x", 1000), "a"+strings.Repeat("ä", 100)
 	tests := []struct{ text, want string }{
-		{"", "line 1: no documents in stream"},
-		{"# nothing\n", "line 1: no documents in stream"},
+		{"", "line 1: there is no plan"},
+		{"# nothing\n", "line 1: there is no plan"},
 		{"~\n", "line 1: is empty, want plans by their names"},
 		{"{}\n", "line 1: there is no plan"},
 		{"- free\n", "line 1: is a list, want plans by their names"},
 		{"free:\n  a: [\n", "line 3: did not find expected node content"},
 		{"free:\n\ta: log:5/1m\n", "line 2: found character that cannot start any token"},
 		{"free: *base\n", "line 1: unknown anchor 'base' referenced"},
-		{"free: {a: log:5/1m}\n---\npro: {a: log:5/1m}\n", "line 1: expected single document, found multiple"},
+		{"free: {a: log:5/1m}\n---\npro: {a: log:5/1m}\n", "line 2: is a second document, want one"},
+		{"free:\n  a: log:5/1m\n\n\n--- # the other\n\n\npro: {a: log:5/1m}\n", "line 5: is a second document, want one"},
+		{"free: {a: log:5/1m}\n---\n", "line 2: is a second document, want one"},
+		{"free: {a: log:5/1m}\n---\npro: [\n", "line 4: did not find expected node content"},
+		{"free:\n  a: log:5/1m\nb:\n  y: log:5/1m\x00\n", "line 4: holds the control character '\\x00'"},
+		{"free:\r\n  a: log:5/1m # \x1b[31m\r\n", "line 2: holds the control character '\\x1b'"},
+		{"free:\n  a: log:5/1m\nb:\n  y: log:5/1m\xff\n", "line 4: is no UTF-8"},
+		{"free:\n  a: log:5/1m \xed\xa0\x80\n", "line 2: is no UTF-8"},
+		{"\xff\xfef\x00", "line 1: is no UTF-8"},
 		{"free:\n", "line 1: free: is empty, want policies by their names"},
 		{"\nfree: log:5/1m\n", "line 2: free: is \"log:5/1m\", want policies by their names"},
 		{"free:\n  - log:5/1m\n", "line 1: free: is a list, want policies by their names"},
@@ -125,7 +134,20 @@ func TestMistakesNameLineAndField(t *testing.T) {
 		{"free:\n  a: b=log:5/1m\n", "line 2: free.a: has another name, b, want none: it is named by its key"},
 		{"free:\n  a: log:80/1m*8\n", "line 2: free.a: is over 8 shards, want one that is not: its keys are in different slots, so it can't be asked with others"},
 		{"free:\n  a b: log:5/1m\n", "line 2: free.a b: name is \"a b\", want 1 to 64 of the characters A-Z a-z 0-9 . _ -"},
-		{"free: &f\n  a: log:5/1m\npro:\n  <<: *f\n", "line 4: pro.<<: is a mapping, want a policy such as counter:100/1m"},
+		{"free: &f\n  a: log:5/1m\npro:\n  <<: *f\n", "line 4: pro: has a <<, want all of it written out, or an alias for the whole"},
+		{"\n<<: {a: log:5/1m}\n", "line 2: has a <<, want all of it written out, or an alias for the whole"},
+		{"~: {a: log:5/1m}\n", "line 1: a name is empty, want a text"},
+		{"null: {a: log:5/1m}\n", "line 1: a name is empty, want a text"},
+		{"? \n: {a: log:5/1m}\n", "line 1: a name is empty, want a text"},
+		{"free:\n  ~: log:5/1m\n", "line 2: free: a name is empty, want a text"},
+		{"\"a\\nb\": {c: log:0/1m}\n", "line 1: \"a\\nb\".c: limit is 0, want 1 to 1000000000"},
+		{"free: {\"\\e[2J\": log:5/1m}\n", "line 1: free.\"\\x1b[2J\": name is \"\\x1b[2J\", want 1 to 64 of the characters A-Z a-z 0-9 . _ -"},
+		{long + ":\n", "line 1: " + long[:64] + "...: is empty, want policies by their names"},
+		{"? " + long + "\n: {a: log:0/1m}\n", "line 2: " + long[:64] + "....a: limit is 0, want 1 to 1000000000"},
+		{"? {" + long + ": {a: log:0/1m}}\n", "line 1: a name is a mapping, want a text"},
+		{wide + ": {}\n", "line 1: a" + strings.Repeat("ä", 31) + "...: has 0 policies, want 1 to 16"},
+		{"a: {b: log:5/1m}\n" + long + ": {b: log:5/1m}\n" + long + ": {b: log:5/1m}\n", "line 3: " + long[:64] + "...: is in line 2 already"},
+		{"free: *" + long + "\n", "line 1: " + ("unknown anchor '" + long)[:200] + "..."},
 		{"free:\n  a: log:5/1m\npro:\n  a: counter:5/1m\n", "line 4: pro.a: is a counter, but free.a in line 2 is a log: policies of one name share their state"},
 		{"free: &f {a: *f}\n", "line 1: free.a: is a mapping, want a policy such as counter:100/1m"},
 	}
@@ -164,6 +186,42 @@ func TestAllMistakesAreTold(t *testing.T) {
 	}
 	if _, err := ReadFile(filepath.Join(t.TempDir(), "none.yaml")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// A text of another kind may be wrong in every line.
+func TestNotEveryMistakeIsTold(t *testing.T) {
+	text := ""
+	for i := range 150 {
+		text += fmt.Sprintf("p%d: {a: log:0/1m}\n", i)
+	}
+	_, err := Parse([]byte(text))
+	lines := strings.Split(fmt.Sprint(err), "\n")
+	if len(lines) != 101 || lines[99] != "sluice: line 100: p99.a: limit is 0, want 1 to 1000000000" || lines[100] != "sluice: and 50 more" {
+		t.Errorf("%d lines, the last of them %q", len(lines), lines[max(len(lines)-2, 0):])
+	}
+}
+
+// What was in force some swaps ago is on live keys still.
+func TestStoreRemembersAlgorithms(t *testing.T) {
+	var store Store
+	for i, tt := range []struct{ text, want string }{
+		{"free: {daily: counter:5/1d}", "<nil>"},
+		{"free: {other: counter:5/1d}", "<nil>"},
+		{"free: {daily: bucket:5+5/1d}", "sluice: policy daily is a bucket and was a counter, want the same algorithm or another name"},
+		{"free: {daily: counter:7/1d}", "<nil>"},
+		{"free: {other: log:5/1d}", "sluice: policy other is a log and was a counter, want the same algorithm or another name"},
+	} {
+		plans, err := Parse([]byte(tt.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(store.Swap(plans)); got != tt.want {
+			t.Errorf("swap %d: got %s, want %s", i, got, tt.want)
+		}
+	}
+	if free, _ := store.Plan("free"); fmt.Sprint(free.Policies()) != "[daily=counter:7/1d]" {
+		t.Errorf("in force is %v", free.Policies())
 	}
 }
 
@@ -264,6 +322,9 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q: no plans and no error", text)
 		}
 		for _, name := range plans.Names() {
+			if name == "" || name == "<<" {
+				t.Fatalf("%q: a plan %q", text, name)
+			}
 			p, _ := plans.Plan(name)
 			if n := len(p.Policies()); n < 1 || n > 16 {
 				t.Fatalf("%q: plan %q has %d policies", text, name, n)
