@@ -43,7 +43,7 @@ type loader struct {
 var loaders = []loader{
 	{
 		name: "python", picky: true, folder: "python", needs: "python3 with redis-py", with: []string{"python3", "/usr/bin/python3"},
-		probe: []string{"-c", "import redis"}, agent: []string{"agent.py", "sync"}, demo: "demo.py",
+		probe: []string{"-c", "import redis"}, agent: []string{"agent.py", "sync"}, demo: "demo.py", tests: "sluice_test.py",
 	},
 	{
 		name: "python-asyncio", picky: true, folder: "python", needs: "python3 with redis-py", with: []string{"python3", "/usr/bin/python3"},

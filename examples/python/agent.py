@@ -79,6 +79,8 @@ class Agent:
                 answer = f"error argument {err}"
             except sluice.StateError as err:
                 answer = f"error state {err}"
+            except sluice.ReplyError as err:
+                answer = f"error reply {err}"
             except Exception as err:  # whatever it is, the tests want to see it
                 answer = f"error other {err!r}"
             print(answer, flush=True)

@@ -1,4 +1,5 @@
-"""Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs redis-py and nothing else.
+"""Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs Python 3.9 and
+redis-py 4.2 (tested with Python 3.11 and redis-py 4.3.4).
 
     import redis, sluice
     from redis.backoff import NoBackoff
@@ -13,11 +14,12 @@
         print(f"try again in {verdict.retry_after_ms} ms")
 
 AsyncLimiter is the same for redis.asyncio, with await. Neither takes a RedisCluster, which sends commands again on its
-own and can't be told not to in every version. What may be given (units, milliseconds) and what comes back is
-told in the .lua files. A Go service with the same prefix and secret shares its limits with this.
+own and can't be told not to in every version: give it the client of one node. What may be given (units, milliseconds)
+and what comes back is told in the .lua files. A Go service with the same prefix and secret shares its limits with this,
+except sharded policies.
 
-Errors: ArgumentError, StateError, and whatever redis-py raises. After a ConnectionError or a TimeoutError nobody knows
-whether a take or a settle was charged, so it is sent once and never again.
+Errors: ArgumentError, StateError, ReplyError, and whatever redis-py raises. After a ConnectionError or a TimeoutError
+nobody knows whether a take or a settle was charged, so it is sent once and never again.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import redis
+import redis.asyncio
 from redis.exceptions import NoScriptError, ResponseError
 
-__all__ = ["ArgumentError", "AsyncLimiter", "Limiter", "Policy", "Result", "StateError", "key", "sliding_counter",
-           "sliding_log", "token_bucket"]
+__all__ = ["ArgumentError", "AsyncLimiter", "Limiter", "Policy", "ReplyError", "Result", "StateError", "key",
+           "sliding_counter", "sliding_log", "token_bucket"]
 
 
 class ArgumentError(ValueError):
@@ -41,6 +45,10 @@ class ArgumentError(ValueError):
 
 class StateError(RuntimeError):
     """The key holds something that is not this policy's: nothing was written."""
+
+
+class ReplyError(RuntimeError):
+    """The answer is not what the script gives: something between changes it. Nobody knows whether it was charged."""
 
 
 @dataclass(frozen=True)
@@ -104,23 +112,43 @@ def key(*parts: str | bytes) -> bytes:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else memoryview(text).tobytes()
+    try:
+        return text.encode() if isinstance(text, str) else memoryview(text).tobytes()
+    except (TypeError, UnicodeEncodeError) as err:  # a lone surrogate has no UTF-8
+        raise ArgumentError("subject, tag and parts must be bytes, or a str of well-formed Unicode") from err
+
+
+def _integer(what: str, number: int) -> int:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ArgumentError(f"{what} must be an int")
+    return number
+
+
+def _args(operation: str, cost: int, policy: Policy) -> list:
+    return [operation, _integer("cost", cost), *policy.numbers]
 
 
 class _Limiter:
     """All but the sending."""
 
+    _kinds: tuple  # the client's class, and that of its pipelines
+
     def __init__(self, client, scripts=Path(__file__).parent, *, prefix: str = "sluice", secret: bytes | None = None):
         if not re.fullmatch(r"[!-z|~]{1,64}", prefix):
             raise ArgumentError("prefix must be 1 to 64 printable ASCII characters without space, { and }")
-        if secret is not None and len(secret) < 16:
+        if secret is not None and not (isinstance(secret, (bytes, bytearray)) and len(secret) >= 16):
             raise ArgumentError("secret must be None, or at least 16 bytes")
+        wanted, pipeline = self._kinds
+        if not isinstance(client, wanted) or isinstance(client, pipeline):
+            wanted, given = wanted.__module__.removesuffix(".client"), type(client)
+            raise ArgumentError(f"{type(self).__name__} needs a {wanted}.Redis, no pipeline and no cluster:"
+                                f" this is a {given.__module__}.{given.__name__}")
         pool = client.connection_pool
         # redis-py sends a command again after a lost connection, by default since 6.0: it would charge twice.
         if getattr(pool.connection_class(**pool.connection_kwargs).retry, "_retries", 0) != 0:
             raise ArgumentError("the client must not retry: redis.Redis(retry=Retry(NoBackoff(), 0))")
-        self._client, self._prefix, self._secret = client, prefix, secret
-        self._scripts = {}
+        self._client, self._prefix, self._secret = client, prefix, secret and bytes(secret)
+        self._folder, self._scripts = scripts, {}
         for path in Path(scripts).glob("*.lua"):
             text = path.read_bytes()
             self._scripts[path.stem] = text, hashlib.sha1(text, usedforsecurity=False).hexdigest()
@@ -136,9 +164,21 @@ class _Limiter:
             return f"{self._prefix}:{{{self._digest(tag)}}}:{self._digest(subject)}:{policy.part}"
         return f"{self._prefix}:{{{self._digest(subject)}}}:{policy.part}"
 
+    def _script(self, name: str) -> tuple[bytes, str]:
+        if name not in self._scripts:
+            raise FileNotFoundError(f"no {name}.lua in {self._folder}")
+        return self._scripts[name]
+
     def _digest(self, subject: bytes) -> str:
         digest = hmac.new(self._secret, subject, "sha256") if self._secret else hashlib.sha256(subject)
         return digest.hexdigest()[:32]
+
+
+def _numbers(reply, script: str, keys: list) -> list[int]:
+    count = 2 + 5 * len(keys) if script == "multi" else 5
+    if not isinstance(reply, list) or len(reply) != count or not all(type(number) is int for number in reply):
+        raise ReplyError(f"the reply must be {count} integers: {reply!r}")
+    return reply
 
 
 def _result(reply, key: str, policy: Policy, charged: int | None) -> Result:
@@ -169,20 +209,22 @@ def _typed_errors():
 class Limiter(_Limiter):
     """Decides by the scripts, through a redis.Redis. It may be shared between threads, as the client may."""
 
+    _kinds = redis.Redis, redis.client.Pipeline
+
     def take(self, subject, policy: Policy, cost: int = 1) -> Result:
         """Asks for cost units and charges all of them, or none if they are not free."""
         key = self.redis_key(subject, policy)
-        return _result(self.call(policy.script, [key], ["take", cost, *policy.numbers]), key, policy, cost)
+        return _result(self.call(policy.script, [key], _args("take", cost, policy)), key, policy, cost)
 
     def peek(self, subject, policy: Policy, cost: int = 1) -> Result:
         """Tells whether take would be allowed, and what is free now. Charges nothing."""
         key = self.redis_key(subject, policy)
-        return _result(self.call(policy.script, [key], ["peek", cost, *policy.numbers]), key, policy, None)
+        return _result(self.call(policy.script, [key], _args("peek", cost, policy)), key, policy, None)
 
     def settle(self, result: Result, actual: int) -> Result:
         """Corrects a charge, once, now that its true cost is known."""
         key, policy, receipt = result.key, result.policy, _receipt(result)
-        args = ["settle", actual - result.charged, *policy.numbers, receipt]
+        args = ["settle", _integer("actual", actual) - result.charged, *policy.numbers, receipt]
         return _result(self.call(policy.script, [key], args), key, policy, None)
 
     def reset(self, subject, policy: Policy) -> None:
@@ -191,37 +233,41 @@ class Limiter(_Limiter):
 
     def call(self, script: str, keys: list, args: list) -> list[int]:
         """Calls a script ("token_bucket", "multi") by its digest, and by its text if the server does not know it."""
-        text, sha1 = self._scripts[script]
+        text, sha1 = self._script(script)
         with _typed_errors():
             try:
-                return self._client.evalsha(sha1, len(keys), *keys, *args)
+                reply = self._client.evalsha(sha1, len(keys), *keys, *args)
             except NoScriptError:  # nothing ran; after any other error it might have
-                return self._client.eval(text, len(keys), *keys, *args)
+                reply = self._client.eval(text, len(keys), *keys, *args)
+        return _numbers(reply, script, keys)
 
 
 class AsyncLimiter(_Limiter):
     """Limiter for a redis.asyncio.Redis."""
 
+    _kinds = redis.asyncio.Redis, redis.asyncio.client.Pipeline
+
     async def take(self, subject, policy: Policy, cost: int = 1) -> Result:
         key = self.redis_key(subject, policy)
-        return _result(await self.call(policy.script, [key], ["take", cost, *policy.numbers]), key, policy, cost)
+        return _result(await self.call(policy.script, [key], _args("take", cost, policy)), key, policy, cost)
 
     async def peek(self, subject, policy: Policy, cost: int = 1) -> Result:
         key = self.redis_key(subject, policy)
-        return _result(await self.call(policy.script, [key], ["peek", cost, *policy.numbers]), key, policy, None)
+        return _result(await self.call(policy.script, [key], _args("peek", cost, policy)), key, policy, None)
 
     async def settle(self, result: Result, actual: int) -> Result:
         key, policy, receipt = result.key, result.policy, _receipt(result)
-        args = ["settle", actual - result.charged, *policy.numbers, receipt]
+        args = ["settle", _integer("actual", actual) - result.charged, *policy.numbers, receipt]
         return _result(await self.call(policy.script, [key], args), key, policy, None)
 
     async def reset(self, subject, policy: Policy) -> None:
         await self._client.unlink(self.redis_key(subject, policy))
 
     async def call(self, script: str, keys: list, args: list) -> list[int]:
-        text, sha1 = self._scripts[script]
+        text, sha1 = self._script(script)
         with _typed_errors():
             try:
-                return await self._client.evalsha(sha1, len(keys), *keys, *args)
+                reply = await self._client.evalsha(sha1, len(keys), *keys, *args)
             except NoScriptError:
-                return await self._client.eval(text, len(keys), *keys, *args)
+                reply = await self._client.eval(text, len(keys), *keys, *args)
+        return _numbers(reply, script, keys)
