@@ -63,7 +63,7 @@ var loaders = []loader{
 	},
 	{
 		name: "php", folder: "php", needs: "php with phpredis", with: []string{"php"},
-		probe: []string{"-r", "new Redis();"}, agent: []string{"agent.php"}, demo: "demo.php",
+		probe: []string{"-r", "new Redis();"}, agent: []string{"agent.php"}, demo: "demo.php", tests: "sluice_test.php",
 	},
 	{
 		name: "shell", folder: "shell", needs: "redis-cli and sh", with: []string{"sh"},

@@ -77,6 +77,8 @@ while (($line = fgets(STDIN)) !== false) {
         $answer = 'error argument ' . $e->getMessage();
     } catch (Sluice\StateException $e) {
         $answer = 'error state ' . $e->getMessage();
+    } catch (Sluice\ReplyException $e) {
+        $answer = 'error reply ' . $e->getMessage();
     } catch (Throwable $e) {
         $answer = 'error other ' . json_encode($e->getMessage());
     }

@@ -8,7 +8,7 @@ require __DIR__ . '/sluice.php';
 
 [$host, $port] = explode(':', getenv('REDIS_ADDR'));
 $redis = new Redis();
-$redis->connect($host, (int) $port, 5);
+$redis->connect($host, (int) $port, 5, null, 0, 5);
 $limiter = new Sluice\Limiter($redis, __DIR__ . '/../../scripts');
 $login = Sluice\Policy::slidingLog(2, 60_000, 'login');
 

@@ -3,12 +3,14 @@
 declare(strict_types=1);
 
 /**
- * Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs PHP 8.1 and phpredis.
+ * Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs PHP 8.1 and phpredis
+ * (tested with PHP 8.2 and phpredis 5.3.7).
  *
  *   require 'sluice.php';
  *
  *   $redis = new Redis();
  *   $redis->connect('127.0.0.1', 6379, 0.5);
+ *   $redis->setOption(Redis::OPT_READ_TIMEOUT, 0.5); // the 0.5 above is for connecting alone
  *   $limiter = new Sluice\Limiter($redis, 'scripts'); // the folder of the .lua files; default: that of this file
  *   $login = Sluice\Policy::slidingLog(5, 60_000, 'login'); // 5 in any 60 000 ms
  *
@@ -18,10 +20,11 @@ declare(strict_types=1);
  *   }
  *
  * What may be given (units, milliseconds) and what comes back is told in the .lua files. A Go service with the same
- * prefix and secret shares its limits with this.
+ * prefix and secret shares its limits with this, except sharded policies.
  *
- * Errors: ArgumentException, StateException, and RedisException for all else. After a lost connection or a time-out
- * nobody knows whether a take or a settle was charged, so it is sent once and never again.
+ * Errors: ArgumentException, StateException, ReplyException, and RedisException for all else. After a lost connection or a
+ * time-out nobody knows whether a take or a settle was charged, so it is sent once and never again. A RedisCluster is not
+ * taken, since nobody has tried whether it does so too, and neither is a Redis in multi or pipeline mode.
  */
 
 namespace Sluice;
@@ -33,6 +36,11 @@ final class ArgumentException extends \InvalidArgumentException
 
 /** The key holds something that is not this policy's: nothing was written. */
 final class StateException extends \RuntimeException
+{
+}
+
+/** The answer is not what the script gives: something between changes it. Nobody knows whether a call was charged. */
+final class ReplyException extends \RuntimeException
 {
 }
 
@@ -109,12 +117,12 @@ function key(string ...$parts): string
 final class Limiter
 {
     /** @var array<string, array{string, string}> texts and digests */
-    private array $scripts = [];
+    private array $texts = [];
 
     /** @param ?string $secret at least 16 bytes */
     public function __construct(
         private readonly \Redis $redis,
-        string $scripts = __DIR__,
+        private readonly string $scripts = __DIR__,
         private readonly string $prefix = 'sluice',
         private readonly ?string $secret = null,
     ) {
@@ -124,11 +132,13 @@ final class Limiter
         if ($secret !== null && strlen($secret) < 16) {
             throw new ArgumentException('secret must be null, or at least 16 bytes');
         }
-        foreach (glob("$scripts/*.lua") as $file) {
-            $text = file_get_contents($file);
-            $this->scripts[basename($file, '.lua')] = [$text, sha1($text)];
+        foreach (is_dir($scripts) ? scandir($scripts) : [] as $file) {
+            if (str_ends_with($file, '.lua')) {
+                $text = file_get_contents("$scripts/$file");
+                $this->texts[basename($file, '.lua')] = [$text, sha1($text)];
+            }
         }
-        if (!$this->scripts) {
+        if (!$this->texts) {
             throw new \RuntimeException("no .lua files in $scripts");
         }
     }
@@ -157,7 +167,10 @@ final class Limiter
     /** Forgets what was used. */
     public function reset(string $subject, Policy $policy): void
     {
-        $this->command('UNLINK', $this->redisKey($subject, $policy));
+        $reply = $this->command('UNLINK', $this->redisKey($subject, $policy));
+        if (!is_int($reply)) {
+            throw new ReplyException('the reply must be an integer: ' . json_encode($reply));
+        }
     }
 
     /** The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot. */
@@ -182,16 +195,16 @@ final class Limiter
      */
     public function call(string $script, array $keys, array $args): array
     {
-        [$text, $sha1] = $this->scripts[$script];
+        [$text, $sha1] = $this->texts[$script] ?? throw new \RuntimeException("no $script.lua in $this->scripts");
         try {
             try {
-                return $this->command('EVALSHA', $sha1, count($keys), ...$keys, ...$args);
+                $reply = $this->command('EVALSHA', $sha1, count($keys), ...$keys, ...$args);
             } catch (\RedisException $e) {
                 if (!str_starts_with($e->getMessage(), 'NOSCRIPT ')) {
                     throw $e;
                 }
+                $reply = $this->command('EVAL', $text, count($keys), ...$keys, ...$args); // nothing ran before
             }
-            return $this->command('EVAL', $text, count($keys), ...$keys, ...$args); // nothing ran before
         } catch (\RedisException $e) {
             throw match (strtok($e->getMessage(), ' ')) {
                 'SLUICEARG' => new ArgumentException($e->getMessage(), 0, $e),
@@ -199,6 +212,11 @@ final class Limiter
                 default => $e,
             };
         }
+        $count = $script === 'multi' ? 2 + 5 * count($keys) : 5;
+        if (!is_array($reply) || count($reply) !== $count || $reply !== array_filter($reply, 'is_int')) {
+            throw new ReplyException("the reply must be $count integers: " . json_encode($reply));
+        }
+        return $reply;
     }
 
     /**
@@ -207,12 +225,13 @@ final class Limiter
      */
     private function command(string|int ...$words): mixed
     {
+        if ($this->redis->getMode() !== \Redis::ATOMIC) {
+            throw new ArgumentException('the client must not be in multi or pipeline mode: there is no answer then');
+        }
         $this->redis->clearLastError();
         $reply = $this->redis->rawCommand(...$words);
-        if ($reply === false) {
-            throw new \RedisException($this->redis->getLastError() ?? 'no reply');
-        }
-        return $reply;
+        $error = $this->redis->getLastError();
+        return $error === null ? $reply : throw new \RedisException($error);
     }
 
     private function decide(string $operation, string $key, Policy $policy, int $cost, int ...$receipt): Result
