@@ -772,3 +772,102 @@ func TestWaitWithAContextThatHasEnded(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// Which shard it is, is drawn once: a call keeps its place in the line of that one.
+func TestWaitStaysWithItsShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := replying(fiveReply(0, 0, 100, 100, 1))
+		l := newLimiter(t, client, Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting(ctx, l, SlidingLog(256, time.Minute).Sharded(256), 1)
+		time.Sleep(time.Second)
+		cancel()
+		synctest.Wait()
+		for _, words := range client.sent {
+			if words[3] != client.sent[0][3] {
+				t.Errorf("asked %s after %s", words[3], client.sent[0][3])
+			}
+		}
+		if got := client.count(); got != 10 && got != 11 {
+			t.Errorf("%d calls, want one each 100 ms", got)
+		}
+	})
+}
+
+// Whatever comes together: nobody is forgotten, nobody spins, no unit is charged to who was not let in.
+func TestWaitAtRandom(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			random, delays := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 1))
+			const waiters = 60
+			server := newBucketServer(10, 20*time.Millisecond)
+			onTime := server.answer
+			var charged, calls atomic.Int64
+			server.answer = func(ctx context.Context, words []string) rueidis.RedisResult {
+				calls.Add(1)
+				server.mu.Lock()
+				before, after, fails := time.Duration(delays.IntN(5000)), time.Duration(delays.IntN(5000)), delays.IntN(100) == 0
+				server.mu.Unlock()
+				if fails {
+					return errorReply("LOADING")
+				}
+				time.Sleep(before * time.Microsecond)
+				defer time.Sleep(after * time.Microsecond)
+				res := onTime(ctx, words)
+				if reply, err := res.AsIntSlice(); err != nil {
+					t.Error(err)
+				} else if words[4] == opTake && reply[0] == 1 {
+					charged.Add(1)
+				}
+				return res
+			}
+			cfg := Config{OnFailure: OnFailure(seed % 4), Processes: 2}
+			l := newLimiter(t, server, cfg)
+			policies := []Policy{server.policy().Named("p"), TokenBucket(10, 100, 2*time.Second).Named("p")}
+			var admitted, settled atomic.Int64
+			var wg sync.WaitGroup
+			for range waiters {
+				comes, ends := time.Duration(random.IntN(300)), time.Duration(random.IntN(3000))
+				cost, how, p := 1+random.Int64N(5), random.IntN(4), policies[random.IntN(8)/7]
+				wg.Go(func() {
+					time.Sleep(comes * time.Millisecond)
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					switch how {
+					case 0:
+						time.AfterFunc(ends*time.Millisecond, cancel)
+					case 1:
+						ctx, cancel = context.WithTimeout(ctx, ends*time.Millisecond)
+						defer cancel()
+					}
+					res, err := l.Wait(ctx, "a", p, cost)
+					switch {
+					case err != nil && res.Allowed, err == nil && !res.Allowed:
+						t.Errorf("%+v, %v", res, err)
+					case err != nil && !errors.Is(err, ErrLimited) && !errors.Is(err, ErrBackend) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+						t.Error(err)
+					case err == nil && !res.Degraded:
+						admitted.Add(1)
+						if how == 2 {
+							settled.Add(1)
+							if _, err := l.Settle(context.Background(), res, 0); err != nil && !errors.Is(err, ErrBackend) {
+								t.Error(err)
+							}
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if took := calls.Load(); took > 4*waiters+3*settled.Load() {
+				t.Errorf("seed %d: %d calls to Redis for %d waiters and %d settles", seed, took, waiters, settled.Load())
+			}
+			// A call whose context ended while it was asking may have been charged.
+			if charged.Load() < admitted.Load() {
+				t.Errorf("seed %d: %d were let in, %d charged", seed, admitted.Load(), charged.Load())
+			}
+			if len(l.lines.of) != 0 {
+				t.Errorf("seed %d: %d desks are left", seed, len(l.lines.of))
+			}
+		})
+	}
+}
