@@ -186,7 +186,7 @@ func (l *Limiter) known(ctx context.Context, req *Request, index, of int, res *R
 	if l.shadows(req.Key) {
 		q.shadow(res)
 	}
-	l.tell(ctx, &q, index, &trip{of: of}, false, res, nil)
+	l.tell(ctx, &q, index, &trip{of: of}, res, nil)
 	return true
 }
 

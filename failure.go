@@ -124,6 +124,16 @@ func classify(err error) ErrorClass {
 // unavailable says whether an error reply is about the server and not about the call. What is not known to be that, is
 // not: a script that fails for some argument must not look like an outage.
 func unavailable(text string) bool {
+	switch errorCode(text) {
+	case "LOADING", "BUSY", "OOM", "MISCONF", "READONLY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK",
+		"REDIRECT", "NOAUTH", "WRONGPASS", "NOPERM", "DENIED":
+		return true
+	}
+	return strings.HasPrefix(strings.TrimPrefix(text, "ERR "), "max number of clients") || deniedInScript(text)
+}
+
+// errorCode is the first word of an error reply, if it is a code, or that of the command that failed within a script; else ERR.
+func errorCode(text string) string {
 	text = strings.TrimPrefix(text, "ERR ")                                // which rueidis has cut off, as of today
 	if inner, ok := strings.CutPrefix(text, "Error running script "); ok { // up to Redis 6.2: "...: @user_script: 9: -OOM ..."
 		if i := strings.LastIndex(inner, ": -"); i >= 0 {
@@ -131,12 +141,10 @@ func unavailable(text string) bool {
 		}
 	}
 	code, _, _ := strings.Cut(text, " ")
-	switch code {
-	case "LOADING", "BUSY", "OOM", "MISCONF", "READONLY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK",
-		"REDIRECT", "NOAUTH", "WRONGPASS", "NOPERM", "DENIED":
-		return true
+	if code == "" || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" { // it gets into labels
+		return "ERR"
 	}
-	return strings.HasPrefix(text, "max number of clients") || deniedInScript(text)
+	return code
 }
 
 // deniedInScript says whether a command within a script was denied for want of a right: the script ends there, and what it

@@ -231,7 +231,7 @@ func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result,
 	default:
 		return l.call(ctx, &q)
 	}
-	l.tell(ctx, &q, 0, &trip{of: 1}, false, &settled, err)
+	l.tell(ctx, &q, 0, &trip{of: 1}, &settled, err)
 	if err == nil && candidate.key != "" { // the policy's own charge was denied, or is not in Redis
 		if beside, err := l.call(ctx, &candidate); err == nil {
 			settled.Candidate = &beside
@@ -309,7 +309,7 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 		l.lines.freed(keys...)
 	}
 	l.arrive(&t)
-	l.tell(ctx, &question{op: opReset, policy: p}, 0, &t, false, &Result{Allowed: err == nil}, err)
+	l.tell(ctx, &question{op: opReset, policy: p}, 0, &t, &Result{Allowed: err == nil}, err)
 	return err
 }
 
@@ -323,7 +323,7 @@ func (l *Limiter) Load(ctx context.Context) error {
 	t := l.depart(1)
 	err := l.loader.load(ctx)
 	l.arrive(&t)
-	l.tell(ctx, &question{op: opLoad}, 0, &t, false, &Result{Allowed: err == nil}, err)
+	l.tell(ctx, &question{op: opLoad}, 0, &t, &Result{Allowed: err == nil}, err)
 	return err
 }
 
@@ -371,7 +371,7 @@ func (l *Limiter) call(ctx context.Context, q *question) (Result, error) {
 	l.denials.depart(q)
 	t := l.depart(1)
 	answer, err := l.loader.run(ctx, i)
-	l.arrive(&t)
+	l.arrive(&t, answer)
 	return l.conclude(ctx, q, 0, &t, i.keys, answer, err)
 }
 
@@ -384,11 +384,11 @@ func (l *Limiter) conclude(ctx context.Context, q *question, index int, t *trip,
 	if err != nil {
 		err = failure(ctx, q.op, keys, err)
 	}
-	return l.finish(ctx, q, index, t, answer.reloaded, res, err)
+	return l.finish(ctx, q, index, t, res, err)
 }
 
 // finish applies what is configured beyond the decision, and tells the observer.
-func (l *Limiter) finish(ctx context.Context, q *question, index int, t *trip, reloaded bool, res Result, err error) (Result, error) {
+func (l *Limiter) finish(ctx context.Context, q *question, index int, t *trip, res Result, err error) (Result, error) {
 	fault := err
 	if !q.beside {
 		if err != nil && l.standIn.covers(q.op, err) {
@@ -410,7 +410,7 @@ func (l *Limiter) finish(ctx context.Context, q *question, index int, t *trip, r
 	if !q.beside && err == nil && !res.Allowed && l.shadows(q.subject) {
 		q.shadow(&res)
 	}
-	l.tell(ctx, q, index, t, reloaded, &res, fault)
+	l.tell(ctx, q, index, t, &res, fault)
 	return res, err
 }
 
@@ -427,7 +427,7 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 	t := l.depart(len(questions))
 	t.script = i.script
 	answer, err := l.loader.run(ctx, i)
-	l.arrive(&t)
+	l.arrive(&t, answer)
 	var results Results
 	if err == nil {
 		results, err = decodeAll(answer, questions)
@@ -447,7 +447,7 @@ func (l *Limiter) decideAll(ctx context.Context, op string, least int64, reqs []
 		if err == nil {
 			res = results.Each[n]
 		}
-		l.tell(ctx, &questions[n], n, &t, answer.reloaded, &res, fault)
+		l.tell(ctx, &questions[n], n, &t, &res, fault)
 	}
 	return results, err
 }

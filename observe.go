@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // An Event is what [Config.Observe] is told about one decision, or about one settle, reset or load.
@@ -49,14 +51,16 @@ type Event struct {
 	First bool
 	// Elapsed is the time that the call to Redis took, as its caller saw it; 0 if nothing was sent.
 	Elapsed time.Duration
-	// Reloaded: the server did not know the script and was sent it, which took a second round trip. Now and then, after a
-	// restart or a failover, that is normal.
+	// Reloaded: the server did not know the script, or one of those in a pipeline, and was sent it, which took a second round trip.
+	// Now and then, after a restart or a failover, that is normal.
 	Reloaded bool
 
 	// Err is what went wrong, nil if nothing did. Its text may name a Redis key.
 	Err error
 	// Class is what kind of error that was, in a word.
 	Class ErrorClass
+	// Status is the code of the server's error reply, if that is what went wrong: OOM, READONLY, SLUICESTATE; ERR where it has none.
+	Status string
 
 	// ServerTime is the server's clock at the decision; zero if the server decided nothing.
 	ServerTime time.Time
@@ -72,6 +76,7 @@ type trip struct {
 	script   *script // nil: that of each question's policy
 	began    time.Time
 	elapsed  time.Duration
+	reloaded bool
 	told     bool
 }
 
@@ -84,14 +89,17 @@ func (l *Limiter) depart(of int) trip {
 	return t
 }
 
-func (l *Limiter) arrive(t *trip) {
+func (l *Limiter) arrive(t *trip, answers ...said) {
+	for _, answer := range answers {
+		t.reloaded = t.reloaded || answer.reloaded
+	}
 	if l.observe != nil {
 		t.elapsed = time.Since(t.began)
 	}
 }
 
 // tell tells the observer about one question of a trip. err is what went wrong, also where the result is another's.
-func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, reloaded bool, res *Result, err error) {
+func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, res *Result, err error) {
 	if l.observe == nil {
 		return
 	}
@@ -108,9 +116,10 @@ func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, rel
 		Shadowed:  res.Shadowed,
 		Candidate: q.beside,
 		Cached:    res.Cached,
-		Reloaded:  reloaded,
+		Reloaded:  t.reloaded,
 		Err:       err,
 		Class:     errorClass(err),
+		Status:    status(err),
 	}
 	if e.Sent = t.began != (time.Time{}) && e.Class != ClassInput && !notSentAtAll(err); e.Sent {
 		e.First, t.told = !t.told, true
@@ -127,7 +136,7 @@ func (l *Limiter) tell(ctx context.Context, q *question, index int, t *trip, rel
 
 // tellRefused tells the observer about a request that was not fit to send.
 func (l *Limiter) tellRefused(ctx context.Context, op string, req Request, index, of int, err error) {
-	l.tell(ctx, &question{op: op, policy: req.Policy, cost: req.Cost}, index, &trip{of: of}, false, &Result{}, err)
+	l.tell(ctx, &question{op: op, policy: req.Policy, cost: req.Cost}, index, &trip{of: of}, &Result{}, err)
 }
 
 // errorClass is the class of an error of this package's.
@@ -146,4 +155,20 @@ func errorClass(err error) ErrorClass {
 		return ClassCanceled
 	}
 	return ClassInput
+}
+
+// status is the code of the error reply that a call ended with.
+func status(err error) string {
+	if err == nil {
+		return "" // without the allocations below
+	}
+	var state *StateError
+	if errors.As(err, &state) {
+		return "SLUICESTATE"
+	}
+	var said *rueidis.RedisError
+	if errors.As(err, &said) && !said.IsNil() {
+		return errorCode(said.Error())
+	}
+	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,6 +140,37 @@ func TestCommandsAreTold(t *testing.T) {
 	}
 }
 
+// TestStatusOfAnErrorReply is its code, as the server said it.
+func TestStatusOfAnErrorReply(t *testing.T) {
+	for reply, want := range map[string]string{
+		"OOM command not allowed when used memory > 'maxmemory'.":            "OOM",
+		"LOADING Redis is loading the dataset in memory":                     "LOADING",
+		"ERR unknown command 'EVALSHA'":                                      "ERR",
+		"ERR Error running script (call to f_1): @user_script: 9: -OOM full": "OOM",
+		"SLUICESTATE KEYS[1] holds something else":                           "SLUICESTATE",
+		"SLUICEARG cost must be less":                                        "SLUICEARG",
+		"user_script:1: attempt to index a nil value":                        "ERR",
+		"": "ERR",
+	} {
+		seen := &recorder{}
+		l := newLimiter(t, replying(errorReply(reply)), Config{Observe: seen.observe, OnFailure: FailOpen})
+		_, _ = l.Allow(t.Context(), "a", SlidingLog(10, time.Minute))
+		if e := seen.take(); len(e) != 1 || e[0].Status != want {
+			t.Errorf("%q: told %+v, want the status %q", reply, e, want)
+		}
+	}
+	for name, res := range map[string]rueidis.RedisResult{
+		"broken": rueidis.NewErrorResult(io.EOF), "no such reply": fiveReply(1), "allowed": fiveReply(1, 7, 0, 0, 1), "denied": fiveReply(0, 7, 1, 1, 1),
+	} {
+		seen := &recorder{}
+		l := newLimiter(t, replying(res), Config{Observe: seen.observe})
+		_, _ = l.Allow(t.Context(), "a", SlidingLog(10, time.Minute))
+		if e := seen.take(); len(e) != 1 || e[0].Status != "" {
+			t.Errorf("%s: told %+v, want no status", name, e)
+		}
+	}
+}
+
 // TestCallOfAnEndedContextIsNotSent, and so it is no call to Redis.
 func TestCallOfAnEndedContextIsNotSent(t *testing.T) {
 	for name, cfg := range map[string]Config{"": {}, "timeout": {Timeout: time.Second}, "breaker": {Timeout: time.Second, Breaker: &countingBreaker{}}} {
@@ -167,6 +199,14 @@ func TestCallOfAnEndedContextIsNotSent(t *testing.T) {
 func TestWaitThatNeverAskedIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, seen := newBucketServer(1, time.Second), &recorder{}
+		var gone atomic.Bool
+		answer := server.answer
+		server.answer = func(ctx context.Context, words []string) rueidis.RedisResult {
+			if gone.Load() {
+				return rueidis.NewErrorResult(io.EOF)
+			}
+			return answer(ctx, words)
+		}
 		l := newLimiter(t, server, Config{Observe: seen.observe})
 		p := server.policy()
 		if _, err := l.Allow(t.Context(), "a", p); err != nil {
@@ -194,7 +234,7 @@ func TestWaitThatNeverAskedIsTold(t *testing.T) {
 		}
 
 		third := waiting(t.Context(), l, p, 1)
-		server.answer = func(context.Context, []string) rueidis.RedisResult { return rueidis.NewErrorResult(io.EOF) }
+		gone.Store(true)
 		<-first.closed
 		<-third.closed
 		leave()
@@ -220,6 +260,24 @@ func TestReloadedIsTold(t *testing.T) {
 			if got := seen.take(); len(got) != 1 || got[0].Reloaded != want || got[0].Err != nil {
 				t.Errorf("%s: told %+v, want reloaded %t", name, got, want)
 			}
+		}
+	}
+}
+
+// TestReloadOfOneInAPipeline is told by the first event, which is the one that is counted.
+func TestReloadOfOneInAPipeline(t *testing.T) {
+	client, _ := forgetful(fiveReply(1, 7, 0, 0, 1))
+	var seen recorder
+	l := newLimiter(t, client, Config{Observe: seen.observe})
+	log, bucket := SlidingLog(10, time.Minute), TokenBucket(10, 1, time.Second)
+	if _, err := l.Allow(t.Context(), "a", log); err != nil {
+		t.Fatal(err)
+	}
+	seen.take()
+	for _, want := range []bool{true, false} {
+		l.Batch(t.Context(), Request{Key: "a", Policy: log, Cost: 1}, Request{Key: "a", Policy: bucket, Cost: 1})
+		if e := seen.take(); len(e) != 2 || !e[0].First || e[0].Reloaded != want {
+			t.Errorf("told %+v, want reloaded %t", e, want)
 		}
 	}
 }

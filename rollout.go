@@ -94,7 +94,7 @@ func (l *Limiter) beside(ctx context.Context, op string, req Request, index, of 
 	candidate := l.rollout.candidates[req.Policy]
 	req.Policy = candidate
 	if err := check(0, &req); err != nil { // a cost above its limit
-		l.tell(ctx, &question{op: op, policy: candidate, cost: req.Cost, beside: true}, index, &trip{of: of}, false, &Result{}, err)
+		l.tell(ctx, &question{op: op, policy: candidate, cost: req.Cost, beside: true}, index, &trip{of: of}, &Result{}, err)
 		return question{}, false
 	}
 	q := l.question(op, &req)
@@ -129,7 +129,7 @@ func (l *Limiter) roundTrip(ctx context.Context, of int, questions []question, p
 		t = l.depart(of)
 		t.commands = len(invocations)
 		answers, failed = l.loader.runAll(ctx, invocations)
-		l.arrive(&t)
+		l.arrive(&t, answers...)
 	}
 	for n := range questions {
 		var answer said

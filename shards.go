@@ -105,8 +105,8 @@ func (l *Limiter) peekShards(ctx context.Context, req *Request) (Result, error) 
 	t := l.depart(1)
 	t.commands = len(invocations)
 	answers, failed := l.loader.runAll(ctx, invocations)
-	l.arrive(&t)
-	sum, reloaded := Result{Limit: req.Policy.limit}, false
+	l.arrive(&t, answers...)
+	sum := Result{Limit: req.Policy.limit}
 	for n := range questions {
 		var one Result
 		err := failed
@@ -114,9 +114,8 @@ func (l *Limiter) peekShards(ctx context.Context, req *Request) (Result, error) 
 			one, err = questions[n].answer(answers[n])
 		}
 		if err != nil {
-			return l.finish(ctx, &whole, 0, &t, reloaded, Result{}, failure(ctx, opPeek, invocations[n].keys, err))
+			return l.finish(ctx, &whole, 0, &t, Result{}, failure(ctx, opPeek, invocations[n].keys, err))
 		}
-		reloaded = reloaded || answers[n].reloaded
 		if n == 0 || one.RetryAfter < sum.RetryAfter {
 			sum.RetryAfter = one.RetryAfter
 		}
@@ -127,5 +126,5 @@ func (l *Limiter) peekShards(ctx context.Context, req *Request) (Result, error) 
 			sum.ServerTime = one.ServerTime
 		}
 	}
-	return l.finish(ctx, &whole, 0, &t, reloaded, sum, nil)
+	return l.finish(ctx, &whole, 0, &t, sum, nil)
 }

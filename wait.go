@@ -45,7 +45,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, p Policy, cost int64) (r
 	for try := 0; ; try++ {
 		if res, err = w.await(ctx); err != nil {
 			if try == 0 { // otherwise its tries have been told
-				l.tell(ctx, &q, 0, &trip{of: 1}, false, &res, err)
+				l.tell(ctx, &q, 0, &trip{of: 1}, &res, err)
 			}
 			return res, err
 		}

@@ -14,23 +14,28 @@
 //
 // # Attributes
 //
-//	db.system.name      redis
-//	db.operation.name   EVALSHA, UNLINK or SCRIPT LOAD
-//	error.type          the sluice.ErrorClass: timeout, connection, unavailable, breaker, canceled, input, state, reply, refused
-//	sluice.operation    take, peek, settle, reset or load
-//	sluice.policy       the policy's name, or without one its text: log:5/1m
-//	sluice.outcome      allowed, denied, shadowed (denied, but only tried out) or error
-//	sluice.source       redis, cache, failure_policy (Redis failed, and Config.OnFailure decided) or caller (nothing was sent)
-//	sluice.candidate    true for a policy that is tried out beside another
+//	db.system.name            redis
+//	db.operation.name         EVALSHA, FCALL, FCALL_RO, UNLINK, SCRIPT LOAD or FUNCTION LOAD; several in one pipeline are PIPELINE EVALSHA
+//	db.response.status_code   the code of an error reply: OOM, READONLY, NOPERM, SLUICESTATE; ERR where it has none
+//	db.operation.batch.size   on a span, of how many commands a pipeline was
+//	db.stored_procedure.name  on a span of one command, the script (sliding_log) or function (sluice_v1_sliding_log)
+//	error.type                the sluice.ErrorClass: timeout, connection, unavailable, breaker, canceled, limited, input, state, reply, refused
+//	sluice.operation          take, peek, settle, reset or load
+//	sluice.policy             the policy's name, or without one its text: log:5/1m; invalid if it was refused as one
+//	sluice.outcome            allowed, denied, shadowed (denied, but only tried out) or error
+//	sluice.source             redis, cache, failure_policy (Redis failed, and Config.OnFailure decided) or caller (nothing was sent)
+//	sluice.candidate          true for a policy that is tried out beside another
 //
-// The first three are on db.client.operation.duration, with sluice.operation. sluice.decisions has error.type and all that start with
-// sluice; sluice.wait and sluice.script.reloads have the policy. No attribute holds a subject or a key. Where policies are made at run
-// time, without names, sluice.policy has as many values as there are policies: name them.
+// db.system.name, db.operation.name, db.response.status_code and error.type are on db.client.operation.duration, with
+// sluice.operation. sluice.decisions has error.type and all that start with sluice; sluice.wait and sluice.script.reloads have the
+// policy. No attribute holds a subject or a key. Where policies are made at run time, without names, sluice.policy has as many values
+// as there are policies: name them.
 //
 // # Spans
 //
 // Each call to Redis is a span of kind client, a child of the span in the call's context. Its name is db.operation.name,
-// and it has the attributes above and sluice.decisions, the number of decisions it was for. A denial is no error.
+// and it has the attributes above and sluice.decisions, the number of decisions it was for. A denial is no error. A call of Wait is a
+// span for each time that it asked.
 package otelsluice
 
 import (
@@ -104,10 +109,10 @@ func Observe(o Options) (func(ctx context.Context, e sluice.Event), error) {
 func (ob *observer) observe(ctx context.Context, e sluice.Event) {
 	call := []attribute.KeyValue{
 		semconv.DBSystemNameRedis,
-		semconv.DBOperationName(command(e.Op)),
+		semconv.DBOperationName(operation(&e)),
 		attribute.String("sluice.operation", e.Op),
 	}
-	policy := attribute.String("sluice.policy", name(e.Policy))
+	policy := attribute.String("sluice.policy", name(&e))
 	decision := []attribute.KeyValue{
 		attribute.String("sluice.operation", e.Op),
 		policy,
@@ -118,6 +123,9 @@ func (ob *observer) observe(ctx context.Context, e sluice.Event) {
 	if e.Class != sluice.ClassNone {
 		failed := semconv.ErrorTypeKey.String(string(e.Class))
 		call, decision = append(call, failed), append(decision, failed)
+	}
+	if e.Status != "" {
+		call = append(call, semconv.DBResponseStatusCode(e.Status))
 	}
 
 	if e.First {
@@ -131,7 +139,7 @@ func (ob *observer) observe(ctx context.Context, e sluice.Event) {
 			ob.wait.Record(ctx, e.Wait.Seconds(), metric.WithAttributes(policy))
 		}
 	}
-	if e.Reloaded {
+	if e.Reloaded && e.First { // one script, whatever it decided
 		ob.reloads.Add(ctx, 1, metric.WithAttributes(policy))
 	}
 	if !e.ServerTime.IsZero() {
@@ -142,38 +150,46 @@ func (ob *observer) observe(ctx context.Context, e sluice.Event) {
 // span records a call that is over.
 func (ob *observer) span(ctx context.Context, e *sluice.Event, attributes []attribute.KeyValue) {
 	end := time.Now()
-	_, span := ob.tracer.Start(ctx, command(e.Op), trace.WithSpanKind(trace.SpanKindClient),
+	_, span := ob.tracer.Start(ctx, operation(e), trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithTimestamp(end.Add(-e.Elapsed)), trace.WithAttributes(attributes...))
 	span.SetAttributes(attribute.Int("sluice.decisions", e.Of))
+	if e.Commands > 1 {
+		span.SetAttributes(semconv.DBOperationBatchSize(e.Commands))
+	} else if e.Procedure != "" {
+		span.SetAttributes(semconv.DBStoredProcedureName(e.Procedure))
+	}
 	if e.Class != sluice.ClassNone {
 		span.SetStatus(codes.Error, string(e.Class)) // the error's text may name a key
 	}
 	span.End(trace.WithTimestamp(end))
 }
 
-// command is what an operation sends to Redis.
-func command(op string) string {
-	switch op {
-	case "reset":
-		return "UNLINK"
-	case "load":
-		return "SCRIPT LOAD"
+// operation is what was sent, as the conventions for Redis spell it.
+func operation(e *sluice.Event) string {
+	if e.Commands > 1 {
+		return "PIPELINE " + e.Command
 	}
-	return "EVALSHA"
+	return e.Command
 }
 
-func name(p sluice.Policy) string {
-	if n := p.Name(); n != "" {
+// name is the policy's. What was refused may hold anything, text that no label can hold included.
+func name(e *sluice.Event) string {
+	if e.Class == sluice.ClassInput {
+		if _, err := e.Policy.MarshalText(); err != nil {
+			return "invalid"
+		}
+	}
+	if n := e.Policy.Name(); n != "" {
 		return n
 	}
-	return p.String()
+	return e.Policy.String()
 }
 
 func outcome(e *sluice.Event) string {
 	switch {
 	case e.Shadowed:
 		return "shadowed"
-	case e.Err != nil && !e.Degraded:
+	case e.Err != nil && !e.Degraded && e.Class != sluice.ClassLimited:
 		return "error"
 	case e.Allowed:
 		return "allowed"

@@ -86,7 +86,7 @@ func TestMetrics(t *testing.T) {
 	r := record(t)
 	ctx := t.Context()
 	sent := sluice.Event{
-		Op: "take", Policy: login, Cost: 1, Of: 1, Sent: true, First: true, Allowed: true, Elapsed: 2 * time.Millisecond,
+		Op: "take", Policy: login, Cost: 1, Of: 1, Sent: true, Command: "EVALSHA", Commands: 1, First: true, Allowed: true, Elapsed: 2 * time.Millisecond,
 		ServerTime: time.UnixMicro(1), Skew: -time.Second,
 	}
 	r.observe(ctx, sent)
@@ -101,29 +101,46 @@ func TestMetrics(t *testing.T) {
 	r.observe(ctx, candidate)
 	r.observe(ctx, sluice.Event{Op: "take", Policy: login, Of: 1, Cached: true, Wait: time.Second})
 	r.observe(ctx, sluice.Event{
-		Op: "take", Policy: login, Of: 1, Allowed: true, Degraded: true, Sent: true, First: true, Elapsed: 50 * time.Millisecond,
+		Op: "take", Policy: login, Of: 1, Allowed: true, Degraded: true, Sent: true, Command: "EVALSHA", Commands: 1, First: true, Elapsed: 50 * time.Millisecond,
 		Err: errors.New("x"), Class: sluice.ClassTimeout,
 	})
 	r.observe(ctx, sluice.Event{Op: "take", Policy: login, Of: 1, Err: errors.New("x"), Class: sluice.ClassInput})
-	r.observe(ctx, sluice.Event{Op: "settle", Policy: login, Of: 1, Allowed: true, Sent: true, First: true, Elapsed: time.Millisecond})
-	r.observe(ctx, sluice.Event{Op: "reset", Policy: login, Of: 1, Allowed: true, Sent: true, First: true, Elapsed: time.Millisecond})
+	r.observe(ctx, sluice.Event{Op: "take", Policy: login, Of: 1, Err: errors.New("x"), Class: sluice.ClassLimited, Wait: time.Second})
+	r.observe(ctx, sluice.Event{Op: "take", Policy: login.Named("bad\xff"), Of: 1, Err: errors.New("x"), Class: sluice.ClassInput})
+	r.observe(ctx, sluice.Event{Op: "take", Policy: sluice.Policy{}, Of: 1, Err: errors.New("x"), Class: sluice.ClassInput})
+	r.observe(ctx, sluice.Event{Op: "settle", Policy: login, Of: 1, Allowed: true, Sent: true, Command: "EVALSHA", Commands: 1, First: true, Elapsed: time.Millisecond})
+	r.observe(ctx, sluice.Event{Op: "reset", Policy: login, Of: 1, Allowed: true, Sent: true, Command: "UNLINK", Commands: 3, First: true, Elapsed: time.Millisecond})
+	three := sluice.Event{Op: "peek", Policy: login, Of: 3, Allowed: true, Sent: true, Command: "FCALL_RO", Commands: 1, First: true, Elapsed: time.Millisecond, Reloaded: true}
+	for range 3 { // one round trip
+		r.observe(ctx, three)
+		three.First = false
+	}
+	r.observe(ctx, sluice.Event{
+		Op: "settle", Policy: login, Of: 1, Sent: true, Command: "FCALL", Commands: 1, First: true, Elapsed: time.Millisecond,
+		Err: errors.New("x"), Class: sluice.ClassUnavailable, Status: "OOM",
+	})
 
 	want := []string{
 		`db.client.operation.duration [s] {db.operation.name=EVALSHA db.system.name=redis error.type=timeout sluice.operation=take} 1 0.05`,
 		`db.client.operation.duration [s] {db.operation.name=EVALSHA db.system.name=redis sluice.operation=settle} 1 0.001`,
 		`db.client.operation.duration [s] {db.operation.name=EVALSHA db.system.name=redis sluice.operation=take} 2 0.004`,
-		`db.client.operation.duration [s] {db.operation.name=UNLINK db.system.name=redis sluice.operation=reset} 1 0.001`,
+		`db.client.operation.duration [s] {db.operation.name=FCALL db.response.status_code=OOM db.system.name=redis error.type=unavailable sluice.operation=settle} 1 0.001`,
+		`db.client.operation.duration [s] {db.operation.name=FCALL_RO db.system.name=redis sluice.operation=peek} 1 0.001`,
+		`db.client.operation.duration [s] {db.operation.name=PIPELINE UNLINK db.system.name=redis sluice.operation=reset} 1 0.001`,
+		`sluice.decisions [{decision}] {error.type=input sluice.candidate=false sluice.operation=take sluice.outcome=error sluice.policy=invalid sluice.source=caller} 2`,
 		`sluice.decisions [{decision}] {error.type=input sluice.candidate=false sluice.operation=take sluice.outcome=error sluice.policy=login sluice.source=caller} 1`,
+		`sluice.decisions [{decision}] {error.type=limited sluice.candidate=false sluice.operation=take sluice.outcome=denied sluice.policy=login sluice.source=caller} 1`,
 		`sluice.decisions [{decision}] {error.type=timeout sluice.candidate=false sluice.operation=take sluice.outcome=allowed sluice.policy=login sluice.source=failure_policy} 1`,
+		`sluice.decisions [{decision}] {sluice.candidate=false sluice.operation=peek sluice.outcome=allowed sluice.policy=login sluice.source=redis} 3`,
 		`sluice.decisions [{decision}] {sluice.candidate=false sluice.operation=take sluice.outcome=allowed sluice.policy=login sluice.source=redis} 1`,
 		`sluice.decisions [{decision}] {sluice.candidate=false sluice.operation=take sluice.outcome=denied sluice.policy=login sluice.source=cache} 1`,
 		`sluice.decisions [{decision}] {sluice.candidate=false sluice.operation=take sluice.outcome=denied sluice.policy=login sluice.source=redis} 1`,
 		`sluice.decisions [{decision}] {sluice.candidate=false sluice.operation=take sluice.outcome=shadowed sluice.policy=login sluice.source=redis} 1`,
 		`sluice.decisions [{decision}] {sluice.candidate=true sluice.operation=take sluice.outcome=denied sluice.policy=bucket:5+1/1s sluice.source=redis} 1`,
-		`sluice.script.reloads [{reload}] {sluice.policy=login} 1`,
+		`sluice.script.reloads [{reload}] {sluice.policy=login} 2`,
 		`sluice.server.skew [s] {} -1`,
 		`sluice.wait [s] {sluice.policy=bucket:5+1/1s} 1 30`,
-		`sluice.wait [s] {sluice.policy=login} 3 61`,
+		`sluice.wait [s] {sluice.policy=login} 4 62`,
 	}
 	if got := r.points(t); !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -134,31 +151,47 @@ func TestSpans(t *testing.T) {
 	r := record(t)
 	provider := trace.NewTracerProvider(trace.WithSpanProcessor(r.spans))
 	ctx, parent := provider.Tracer("test").Start(t.Context(), "request")
-	r.observe(ctx, sluice.Event{Op: "take", Policy: login, Of: 3, Sent: true, First: true, Allowed: true, Elapsed: 20 * time.Millisecond})
-	r.observe(ctx, sluice.Event{Op: "take", Policy: login, Index: 1, Of: 3, Sent: true, Elapsed: 20 * time.Millisecond}) // the same call
-	r.observe(ctx, sluice.Event{Op: "take", Policy: login, Of: 1, Cached: true})                                         // no call
+	r.observe(ctx, sluice.Event{Op: "take", Policy: login, Of: 3, Sent: true, Command: "EVALSHA", Commands: 3, Procedure: "sliding_log", First: true, Allowed: true, Elapsed: 20 * time.Millisecond})
+	r.observe(ctx, sluice.Event{Op: "take", Policy: login, Index: 1, Of: 3, Sent: true, Command: "EVALSHA", Elapsed: 20 * time.Millisecond}) // the same call
+	r.observe(ctx, sluice.Event{Op: "take", Policy: login, Of: 1, Cached: true})                                                             // no call
 	r.observe(ctx, sluice.Event{
-		Op: "load", Of: 1, Sent: true, First: true, Elapsed: time.Millisecond, Err: errors.New("sluice:{secret}"), Class: sluice.ClassConnection,
+		Op: "load", Of: 1, Sent: true, Command: "SCRIPT LOAD", Commands: 1, First: true, Elapsed: time.Millisecond,
+		Err: errors.New("sluice:{secret}"), Class: sluice.ClassConnection,
+	})
+	r.observe(ctx, sluice.Event{
+		Op: "peek", Policy: login, Of: 1, Sent: true, Command: "FCALL_RO", Commands: 1, Procedure: "sluice_v1_sliding_log_peek", First: true,
+		Err: errors.New("x"), Class: sluice.ClassUnavailable, Status: "LOADING",
 	})
 	spans := r.spans.Ended()
-	if len(spans) != 2 {
-		t.Fatalf("%d spans, want 2", len(spans))
+	if len(spans) != 3 {
+		t.Fatalf("%d spans, want 3", len(spans))
 	}
-	take, load := spans[0], spans[1]
-	if take.Name() != "EVALSHA" || take.SpanKind().String() != "client" || take.Parent().SpanID() != parent.SpanContext().SpanID() ||
+	take, load, peek := spans[0], spans[1], spans[2]
+	if take.Name() != "PIPELINE EVALSHA" || take.SpanKind().String() != "client" || take.Parent().SpanID() != parent.SpanContext().SpanID() ||
 		take.EndTime().Sub(take.StartTime()) != 20*time.Millisecond || take.Status().Code != codes.Unset {
 		t.Errorf("got %s %s of %v, status %v", take.SpanKind(), take.Name(), take.EndTime().Sub(take.StartTime()), take.Status())
 	}
-	got := map[string]string{}
-	for _, a := range take.Attributes() {
-		got[string(a.Key)] = a.Value.String()
-	}
-	want := map[string]string{
-		"db.system.name": "redis", "db.operation.name": "EVALSHA", "sluice.operation": "take", "sluice.policy": "login", "sluice.outcome": "allowed",
-		"sluice.source": "redis", "sluice.candidate": "false", "sluice.decisions": "3",
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("attributes %v, want %v", got, want)
+	for _, tt := range []struct {
+		span trace.ReadOnlySpan
+		want map[string]string
+	}{
+		{take, map[string]string{
+			"db.system.name": "redis", "db.operation.name": "PIPELINE EVALSHA", "db.operation.batch.size": "3", "sluice.operation": "take",
+			"sluice.policy": "login", "sluice.outcome": "allowed", "sluice.source": "redis", "sluice.candidate": "false", "sluice.decisions": "3",
+		}},
+		{peek, map[string]string{
+			"db.system.name": "redis", "db.operation.name": "FCALL_RO", "db.stored_procedure.name": "sluice_v1_sliding_log_peek",
+			"db.response.status_code": "LOADING", "error.type": "unavailable", "sluice.operation": "peek", "sluice.policy": "login",
+			"sluice.outcome": "error", "sluice.source": "redis", "sluice.candidate": "false", "sluice.decisions": "1",
+		}},
+	} {
+		got := map[string]string{}
+		for _, a := range tt.span.Attributes() {
+			got[string(a.Key)] = a.Value.String()
+		}
+		if !maps.Equal(got, tt.want) {
+			t.Errorf("attributes %v, want %v", got, tt.want)
+		}
 	}
 	if load.Name() != "SCRIPT LOAD" || load.Status().Code != codes.Error || load.Status().Description != "connection" || len(load.Events()) != 0 {
 		t.Errorf("got %s, status %v", load.Name(), load.Status())
