@@ -188,6 +188,7 @@ func TestEmptyKeyRefused(t *testing.T) {
 func TestConfigRefused(t *testing.T) {
 	client := replying(fiveReply(1, 0, 0, 0, 0))
 	secret := []byte("0123456789abcdef")
+	a, b := SlidingLog(1, time.Second).Named("a"), SlidingLog(1, time.Second).Named("b")
 	tests := []struct {
 		cfg   Config
 		field string // empty: fine
@@ -225,6 +226,11 @@ func TestConfigRefused(t *testing.T) {
 		{Config{Candidates: map[Policy]Policy{SlidingLog(1, time.Second): SlidingLog(1, time.Second).Named("new")}}, ""},
 		{Config{Candidates: map[Policy]Policy{SlidingLog(1, time.Second): SlidingLog(2, time.Second)}}, "Candidates"},
 		{Config{Candidates: map[Policy]Policy{SlidingLog(1, time.Second): {}}}, "Candidates"},
+		{Config{Candidates: map[Policy]Policy{SlidingLog(1, time.Second): a, SlidingLog(2, time.Second): b}}, ""}, // policies of one key
+		{Config{Candidates: map[Policy]Policy{a: b, b: SlidingLog(1, time.Second).Named("c")}}, "Candidates"},
+		{Config{Candidates: map[Policy]Policy{a: b, SlidingLog(5, time.Second).Named("b"): SlidingLog(1, time.Second).Named("c")}}, "Candidates"},
+		{Config{Candidates: map[Policy]Policy{SlidingLog(1, time.Second): a, SlidingLog(1, time.Minute): a}}, "Candidates"},
+		{Config{Candidates: map[Policy]Policy{SlidingLog(1, time.Second): a, SlidingLog(1, time.Minute): SlidingLog(2, time.Second).Named("a")}}, "Candidates"},
 		{Config{Candidates: map[Policy]Policy{{}: SlidingLog(1, time.Second)}}, "Candidates"},
 	}
 	for _, tt := range tests {

@@ -67,14 +67,15 @@ type Config struct {
 	LocalKeys int
 
 	// ShadowPercent is the share of subjects for whom limits are tried out and not enforced: they are decided, charged and
-	// reported as ever, but a denial is let through, with Result.Shadowed. It is always the same subjects, by their digest;
-	// lowering it only ever adds enforced ones. 100 is shadow mode, 0 (the default) enforces for all. Errors stay errors, also
+	// reported as ever, but a denial is let through, with Result.Shadowed. It is always the same subjects, by their digest, and so
+	// others under another Secret; lowering it only ever adds enforced ones. 100 is shadow mode, 0 (the default) enforces for all. Errors stay errors, also
 	// for them: those of Redis (if OnFailure is ReturnError), and a cost above the limit.
 	ShadowPercent int
 
 	// Candidates are policies to be tried out beside those that are enforced: with {old: new}, each Allow, Wait, Peek, Batch
-	// and Settle on old makes the same call on new, in the same round trip (Wait: with its first try). What new said is in Result.Candidate and in an Event
-	// of its own, and decides nothing. The two must have different keys: give new a name. AllowAll and PeekAll take no notice.
+	// and Settle on old makes the same call on new, in the same round trip (Wait: with its first try). What new said is in
+	// Result.Candidate and in an Event of its own, and decides nothing. Each candidate must have a key that no other policy here
+	// has, or they would charge each other: give new a name. AllowAll and PeekAll take no notice.
 	Candidates map[Policy]Policy
 
 	// DenyCache, if not nil, remembers denials in this process, and answers for a limit that is known to be shut until its
@@ -318,7 +319,8 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 // what can't be reached. The error joins one *[CallError] per node that failed; the other nodes have been loaded.
 //
 // With Config.Functions it puts the library of functions where there is none, once per server and not per start. It replaces
-// none: an older one is a *[LibraryError], a changed one matches [ErrReply].
+// none: an older one is a *[LibraryError], and so is a later one without this version's functions; one with another digest, as it
+// says itself, matches [ErrReply].
 func (l *Limiter) Load(ctx context.Context) error {
 	t := l.depart(1)
 	err := l.loader.load(ctx)

@@ -160,7 +160,7 @@ func ParsePolicy(s string) (Policy, error) {
 	}
 	if sharded {
 		n, err := strconv.ParseUint(shards, 10, 31)
-		if err != nil || n < 2 { // there is one form for each policy
+		if err != nil || n < 2 { // "*1" is written as nothing
 			return Policy{}, &InputError{Field: "shards", Value: strconv.Quote(clip(shards)), Want: "2 to 256", fault: ErrInvalidPolicy}
 		}
 		p = p.Sharded(int(n))

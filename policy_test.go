@@ -144,6 +144,7 @@ func TestPolicyText(t *testing.T) {
 		{"log:5/1m0s", SlidingLog(5, time.Minute), "log:5/1m"},
 		{"log:5/24h", SlidingLog(5, 24*time.Hour), "log:5/1d"},
 		{"log:005/1m", SlidingLog(5, time.Minute), "log:5/1m"},
+		{"log:5/1m*02", SlidingLog(5, time.Minute).Sharded(2), "log:5/1m*2"},
 	}
 	for _, tt := range tests {
 		got, err := ParsePolicy(tt.text)

@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -24,6 +23,7 @@ func newRollout(cfg Config) (rollout, error) {
 	if cfg.ShadowPercent < 0 || cfg.ShadowPercent > 100 {
 		return invalid("ShadowPercent", strconv.Itoa(cfg.ShadowPercent), "0 to 100")
 	}
+	keys := map[string]Policy{} // that are taken
 	for p, candidate := range cfg.Candidates {
 		for _, p := range []Policy{p, candidate} {
 			if err := p.validate(); err != nil {
@@ -33,9 +33,14 @@ func newRollout(cfg Config) (rollout, error) {
 		if p.shards > 0 || candidate.shards > 0 {
 			return invalid("Candidates", strconv.Quote(p.String()+" and "+candidate.String()), "policies that are not sharded")
 		}
-		if bytes.Equal(p.appendKey(nil), candidate.appendKey(nil)) {
-			return invalid("Candidates", strconv.Quote(candidate.String()), "a name (Policy.Named) that sets its key apart from that of "+p.String())
+		keys[string(p.appendKey(nil))] = p
+	}
+	for _, candidate := range cfg.Candidates {
+		key := string(candidate.appendKey(nil))
+		if other, ok := keys[key]; ok { // they would charge each other
+			return invalid("Candidates", strconv.Quote(candidate.String()), "a name (Policy.Named) that sets its key apart from that of "+other.String())
 		}
+		keys[key] = candidate
 	}
 	return rollout{uint64(cfg.ShadowPercent), maps.Clone(cfg.Candidates)}, nil
 }
