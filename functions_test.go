@@ -31,6 +31,7 @@ type library struct {
 	digest  string
 	refuses rueidis.RedisResult // its answer to FUNCTION LOAD, if it refuses
 	other   bool                // another process loads it just before
+	keeps   bool                // it has the functions of libraryVersion too
 }
 
 func (lib *library) fake(answer rueidis.RedisResult) *fake {
@@ -52,8 +53,10 @@ func (lib *library) fake(answer rueidis.RedisResult) *fake {
 			return noFunction
 		case words[1] == "sluice_version":
 			return versionReply(lib.version, lib.digest)
-		case lib.version != libraryVersion:
+		case lib.version != libraryVersion && !lib.keeps:
 			return noFunction
+		case words[2] == "0":
+			return errorReply("SLUICEARG KEYS must be 1 to 16 different keys")
 		}
 		return answer
 	}}
@@ -193,12 +196,14 @@ func TestLoadOfTheLibrary(t *testing.T) {
 		says string // "": no error
 		is   error
 	}{
-		"none":            {library{}, "FCALL_RO FUNCTION FCALL_RO", "", nil},
-		"the same":        {library{version: libraryVersion, digest: digestOf}, "FCALL_RO", "", nil},
-		"newer":           {library{version: libraryVersion + 1, digest: altered}, "FCALL_RO", "", nil},
-		"another process": {library{other: true}, "FCALL_RO FUNCTION FCALL_RO", "", nil},
+		"none":            {library{}, "FCALL_RO FUNCTION FCALL_RO FCALL_RO", "", nil},
+		"the same":        {library{version: libraryVersion, digest: digestOf}, "FCALL_RO FCALL_RO", "", nil},
+		"newer":           {library{version: libraryVersion + 1, digest: altered, keeps: true}, "FCALL_RO FCALL_RO", "", nil},
+		"newer alone":     {library{version: libraryVersion + 1, digest: altered}, "FCALL_RO FCALL_RO", "and not the functions of version", ErrBackend},
+		"another process": {library{other: true}, "FCALL_RO FUNCTION FCALL_RO FCALL_RO", "", nil},
 		"a replica":       {library{refuses: readOnly}, "FCALL_RO FUNCTION", "", nil},
 		"altered":         {library{version: libraryVersion, digest: altered}, "FCALL_RO", `digest "` + altered, ErrReply},
+		"a word of it":    {library{version: libraryVersion, digest: "take"}, "FCALL_RO", `digest "take"`, ErrReply},
 		"cut":             {library{version: libraryVersion, digest: digestOf[:39]}, "FCALL_RO", `digest "` + digestOf[:39], ErrReply},
 		"older":           {library{version: -1}, "FCALL_RO", "version -1 and not 1", ErrBackend},
 		"full":            {library{refuses: full}, "FCALL_RO FUNCTION FCALL_RO", "OOM", ErrBackend},
@@ -215,6 +220,21 @@ func TestLoadOfTheLibrary(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.says)
 			}
 		})
+	}
+	for probe, want := range map[string]error{"": ErrReply, "LOADING": ErrBackend, "SLUICESTATE": ErrBackend} {
+		node := &fake{answer: func(_ context.Context, words []string) rueidis.RedisResult {
+			switch {
+			case words[1] == "sluice_version":
+				return versionReply(libraryVersion, digestOf)
+			case probe == "":
+				return fiveReply(1)
+			}
+			return errorReply(probe)
+		}}
+		l := newLimiter(t, &fake{nodes: map[string]rueidis.Client{"a:1": node}}, Config{Functions: true})
+		if err := l.Load(t.Context()); !errors.Is(err, want) {
+			t.Errorf("a probe that says %q: %v, want %v", probe, err, want)
+		}
 	}
 	gone := replying(rueidis.NewErrorResult(io.EOF))
 	l := newLimiter(t, &fake{nodes: map[string]rueidis.Client{"a:1": gone}}, Config{Functions: true})

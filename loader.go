@@ -369,10 +369,26 @@ func install(ctx context.Context, node rueidis.Client, text string) installed {
 		return installed{err}
 	case version < libraryVersion:
 		return installed{&LibraryError{Version: version}}
-	case version == libraryVersion && !strings.Contains(text, "'"+digest+"'"):
+	case version == libraryVersion && digest != ownDigest(text):
 		return installed{&replyError{what: "the library of functions has the digest " + strconv.Quote(clip(digest)) + ", which its version has not"}}
 	}
-	return installed{}
+	// A call without a key is refused by a function that is there. A later library may have this version's functions no more.
+	probe := node.Do(ctx, node.B().Arbitrary("FCALL_RO", scripts[multi].function+peekSuffix, "0", opPeek).Build()).Error()
+	switch {
+	case probe == nil:
+		return installed{&replyError{what: scripts[multi].function + peekSuffix + " takes a call without a key"}}
+	case isNoFunction(probe):
+		return installed{&LibraryError{Version: version, Err: probe}}
+	case strings.HasPrefix(probe.Error(), "SLUICEARG"):
+		return installed{}
+	}
+	return installed{probe}
+}
+
+// ownDigest is what the text of a library says of itself: its last word in quotes.
+func ownDigest(text string) string {
+	end := strings.LastIndexByte(text, '\'')
+	return text[strings.LastIndexByte(text[:end], '\'')+1 : end]
 }
 
 // readVersion reads what versionFunction tells.
