@@ -67,7 +67,7 @@ var loaders = []loader{
 	},
 	{
 		name: "shell", folder: "shell", needs: "redis-cli and sh", with: []string{"sh"},
-		probe: []string{"-c", "command -v redis-cli sha1sum sha256sum"}, agent: []string{"agent.sh"}, demo: "demo.sh", shell: true,
+		probe: []string{"-c", "command -v redis-cli sha1sum sha256sum"}, agent: []string{"agent.sh"}, demo: "demo.sh", tests: "sluice_test.sh", shell: true,
 	},
 }
 
@@ -522,6 +522,9 @@ func otherReplies(t *testing.T, _ *servers.Server, between *proxy, a *agent) {
 		"*5\r\n$4\r\ntrue\r\n" + four, "*5\r\n$3\r\n1.0\r\n" + four, "*5\r\n$1\r\n-\r\n" + four, "*5\r\n$-1\r\n" + four,
 		"*5\r\n*1\r\n:1\r\n" + four,
 	} {
+		if a.shell && strings.HasPrefix(reply, "*5\r\n*1") { // which redis-cli shows as it does five integers
+			continue
+		}
 		between.set(func(string) string { return reply })
 		a.fails(t, kind, "take", "x61", "1", "sliding_log", "5", "60000")
 	}

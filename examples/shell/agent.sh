@@ -1,33 +1,53 @@
 #!/bin/sh
 # Puts sluice.sh under the tests: sh agent.sh. The protocol is told in docs/porting.md.
+# shellcheck disable=SC2034 # variables for the loader
 set -eu
-. "$(dirname "$0")/sluice.sh"
+loader=$(dirname "$0")/sluice.sh
+# shellcheck source=sluice.sh
+. "$loader"
 
-plain_cli="redis-cli -h ${REDIS_ADDR%:*} -p ${REDIS_ADDR##*:}"
-SLUICE_CLI=$plain_cli
+SLUICE_CLI="redis-cli -h ${REDIS_ADDR%:*} -p ${REDIS_ADDR##*:}"
 
-# The tests of calls are thousands, so that these go through one redis-cli that is held open. Its input is lines of quoted
-# words, in which even a NUL can stand.
+# The tests of calls are thousands, and a process takes milliseconds, so that these go through one redis-cli that is held
+# open. Its input is lines of quoted words, in which even a NUL can stand.
 fifos=$(mktemp -d)
 trap 'rm -r "$fifos"' EXIT
 mkfifo "$fifos/in" "$fifos/out"
-$plain_cli <"$fifos/in" >"$fifos/out" &
+$SLUICE_CLI <"$fifos/in" >"$fifos/out" &
 exec 3>"$fifos/in" 4<"$fifos/out"
-held_cli() {
-  shift # --raw
-  printf '%s\n' "$*" 'ECHO .' >&3
-  while read -r reply <&4 && [ "$reply" != . ]; do printf '%s\n' "$reply"; done
+held=''
+hold() {
+  held=yes
+  sluice_send() {
+    SLUICE_REPLY=''
+    printf '%s\n' "$*" 'ECHO .' >&3
+    while read -r line <&4 && [ "$line" != . ]; do # there is an empty line after an error
+      SLUICE_REPLY=$SLUICE_REPLY${SLUICE_REPLY:+${line:+ }}$line
+    done
+  }
+}
+release() {
+  held=''
+  # shellcheck source=sluice.sh
+  . "$loader"
 }
 # A script's text does not fit such a line, so that none may have to be sent.
-for file in "$SLUICE_SCRIPTS"/*.lua; do $plain_cli -x SCRIPT LOAD <"$file" >/dev/null; done
+for file in "$SLUICE_SCRIPTS"/*.lua; do $SLUICE_CLI -x SCRIPT LOAD <"$file" >/dev/null; done
+set -f # an error has any characters
 
 # unhex WORD: the bytes, without a NUL, in $bytes.
 unhex() {
+  bytes=''
+  [ "$1" != x ] || return 0
   bytes=$(sluice_xor "${1#x}" 0 && echo .)
   bytes=${bytes%.}
 }
 
-hex() { printf x && printf %s "$1" | od -An -v -tx1 | tr -d ' \n'; }
+# hex WORD: the bytes in hex, in $hex.
+hex() {
+  hex=x
+  for byte in $(printf %s "$1" | od -An -v -tx1); do hex=$hex$byte; done
+}
 
 # quoted WORD: the bytes as redis-cli reads them from a line, in $quoted.
 quoted() {
@@ -54,7 +74,8 @@ failed() {
     3) kind=state ;;
     *) kind=other ;;
   esac
-  echo "error $kind $SLUICE_ERROR"
+  # shellcheck disable=SC2086 # one line
+  echo error $kind $SLUICE_ERROR
 }
 
 # The words of a policy are those of the shell's policies.
@@ -62,6 +83,7 @@ while read -r verb words; do
   # shellcheck disable=SC2086 # words
   set -- $words
   status=0
+  if [ "$verb" = call ]; then [ -n "$held" ] || hold; elif [ -n "$held" ]; then release; fi
   case $verb in
     limiter)
       unhex "$1"
@@ -76,7 +98,8 @@ while read -r verb words; do
         set -- "$@" "$bytes"
       done
       sluice_key "$@"
-      echo "bytes $(hex "$SLUICE_KEY")"
+      hex "$SLUICE_KEY"
+      echo "bytes $hex"
       ;;
     key)
       unhex "$1"
@@ -94,9 +117,7 @@ while read -r verb words; do
         shift
         set -- "$@" "$quoted"
       done
-      SLUICE_CLI=held_cli
       sluice_call "$script" "$count" "$@" || status=$?
-      SLUICE_CLI=$plain_cli
       # shellcheck disable=SC2086 # one line
       if [ $status = 0 ]; then echo reply $SLUICE_REPLY; else failed $status; fi
       ;;

@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2034 # variables for the caller
 # Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy, for any POSIX shell; it needs
-# redis-cli, sha1sum and sha256sum.
+# redis-cli, sha1sum and sha256sum (tested with dash 0.5.12, bash 5.2 and redis-cli 7.0.15).
 #
 #   SLUICE_SCRIPTS=scripts          # the folder of the .lua files
 #   . ./sluice.sh
@@ -14,31 +14,30 @@
 #
 # Policies: sliding_log LIMIT WINDOW_MS [NAME], sliding_counter LIMIT WINDOW_MS [NAME],
 # token_bucket CAPACITY REFILL PERIOD_MS [NAME]. What may be given (units, milliseconds) and what comes back is told in the
-# .lua files. A Go service with the same prefix and secret shares its limits with this.
+# .lua files. A Go service with the same prefix and secret shares its limits with this, except sharded policies. A subject's
+# bytes count, of which none can be NUL here.
 #
 # Status: 0 allowed, 1 denied, 2 an argument is out of its range, 3 the key holds something that is not this policy's,
-# 4 anything else. For 2 to 4 SLUICE_ERROR says why. After a 4 nobody knows whether a take or a settle was charged, so it is
-# sent once and never again.
+# 4 anything else. For 2 to 4 SLUICE_ERROR says why, and the numbers are empty. After a 4 nobody knows whether a take or a
+# settle was charged, so it is sent once and never again.
 #
 # Settings: SLUICE_SCRIPTS (.), SLUICE_PREFIX (sluice), SLUICE_SECRET_HEX (at least 16 bytes in hex; unset: none),
-# SLUICE_CLI (redis-cli), words such as "timeout 2 redis-cli -h db". A password belongs into REDISCLI_AUTH.
+# SLUICE_CLI (redis-cli), words such as "timeout 2 redis-cli -h db". Not with -e, which hides from us that the server does not
+# know a script: every call fails. And of -n be sure: if there is no such database, redis-cli goes on in database 0. A
+# password belongs into REDISCLI_AUTH.
 
 # sluice_take SUBJECT POLICY [COST]: asks for COST units (1) and charges all of them, or none if they are not free.
-sluice_take() { sluice_decide take "$1" "$2" "${3-1}"; }
+sluice_take() { sluice_plainly sluice_decide take "$1" "$2" "${3-1}"; }
 
 # sluice_peek SUBJECT POLICY [COST]: tells whether sluice_take would be allowed, and what is free now. Charges nothing.
-sluice_peek() { sluice_decide peek "$1" "$2" "${3-1}"; }
+sluice_peek() { sluice_plainly sluice_decide peek "$1" "$2" "${3-1}"; }
 
 # sluice_settle SUBJECT POLICY DIFFERENCE RECEIPT: corrects a charge, once, by actual - charged now that its true cost is
 # known. RECEIPT is the SLUICE_TIME_US of its sluice_take.
-sluice_settle() { sluice_decide settle "$1" "$2" "$3" "$4"; }
+sluice_settle() { sluice_plainly sluice_decide settle "$1" "$2" "$3" "$4"; }
 
 # sluice_reset SUBJECT POLICY: forgets what was used.
-sluice_reset() {
-  sluice_redis_key "$1" "$2" || return
-  SLUICE_REPLY=$(${SLUICE_CLI-redis-cli} --raw UNLINK "$SLUICE_REDIS_KEY") || sluice_fail 4 'redis-cli failed' || return
-  case $SLUICE_REPLY in 0 | 1) ;; *) sluice_fail 4 "$SLUICE_REPLY" ;; esac
-}
+sluice_reset() { sluice_plainly sluice_forget "$@"; }
 
 # sluice_key PART...: joins the parts of a subject (a route and an address, say) in SLUICE_KEY so that different parts never
 # give the same one.
@@ -53,58 +52,100 @@ sluice_key() {
 
 # sluice_redis_key SUBJECT POLICY [TAG]: the key in SLUICE_REDIS_KEY, prefix:{digest}:policy. A tag puts it into the tag's
 # cluster slot.
-sluice_redis_key() {
-  [ -n "$1" ] || sluice_fail 2 'subject must not be empty' || return
-  sluice_policy "$2" && sluice_settings || return
-  sluice_own=$(printf %s "$1" | sluice_digest)
-  sluice_tag=$sluice_own
-  if [ -n "${3-}" ] && [ "$3" != "$1" ]; then sluice_tag=$(printf %s "$3" | sluice_digest); fi
-  case ${#sluice_own}.${#sluice_tag} in 32.32) ;; *) sluice_fail 4 'sha256sum failed' || return ;; esac
-  SLUICE_REDIS_KEY="$sluice_prefix:{$sluice_tag}"
-  [ "$sluice_tag" = "$sluice_own" ] || SLUICE_REDIS_KEY=$SLUICE_REDIS_KEY:$sluice_own
-  SLUICE_REDIS_KEY=$SLUICE_REDIS_KEY:$sluice_part
-}
+sluice_redis_key() { sluice_plainly sluice_make_key "$@"; }
 
 # sluice_call SCRIPT NUMKEYS KEY... ARG...: calls a script (token_bucket, multi) by its digest, and by its text if the server
 # does not know it. The numbers of the reply are in SLUICE_REPLY.
-sluice_call() {
-  sluice_script=$1
-  shift
-  eval "sluice_sha1=\${sluice_sha1_$sluice_script-}"
-  if [ -z "$sluice_sha1" ]; then
-    sluice_sha1=$(sha1sum <"${SLUICE_SCRIPTS-.}/$sluice_script.lua") || sluice_fail 4 "no $sluice_script.lua" || return
-    sluice_sha1=${sluice_sha1%% *}
-    eval "sluice_sha1_$sluice_script=\$sluice_sha1"
-  fi
-  SLUICE_REPLY=$(${SLUICE_CLI-redis-cli} --raw EVALSHA "$sluice_sha1" "$@") || sluice_fail 4 'redis-cli failed' || return
-  case $SLUICE_REPLY in
-    NOSCRIPT\ *) # nothing ran; after any other error it might have
-      sluice_text=$(cat "${SLUICE_SCRIPTS-.}/$sluice_script.lua" && echo .) # the dot keeps the newline at the end
-      SLUICE_REPLY=$(${SLUICE_CLI-redis-cli} --raw EVAL "${sluice_text%.}" "$@") || sluice_fail 4 'redis-cli failed' || return
-      ;;
-  esac
-  case $SLUICE_REPLY in
-    SLUICEARG\ *) sluice_fail 2 "$SLUICE_REPLY" ;;
-    SLUICESTATE\ *) sluice_fail 3 "$SLUICE_REPLY" ;;
-    '' | *[!0123456789"$sluice_newline"-]*) sluice_fail 4 "$SLUICE_REPLY" ;;
-  esac
-}
+sluice_call() { sluice_plainly sluice_run "$@"; }
 
 # The rest is private.
 
-sluice_newline='
+sluice_blanks=' 	
 '
+
+# sluice_plainly COMMAND...: with words split as usual and no * in them looked up, whatever the caller has set.
+sluice_plainly() {
+  sluice_ifs=${IFS-$sluice_blanks} sluice_flags=$- sluice_status=0
+  IFS=$sluice_blanks
+  set -f
+  "$@" || sluice_status=$?
+  IFS=$sluice_ifs
+  case $sluice_flags in *f*) ;; *) set +f ;; esac
+  return "$sluice_status"
+}
 
 sluice_fail() {
   SLUICE_ERROR=$2
   return "$1"
 }
 
+# sluice_send COMMAND...: its reply in SLUICE_REPLY, a line for each element.
+sluice_send() { SLUICE_REPLY=$(${SLUICE_CLI-redis-cli} --raw "$@") || sluice_fail 4 'redis-cli failed'; }
+
+# sluice_forget SUBJECT POLICY
+sluice_forget() {
+  sluice_make_key "$1" "$2" && sluice_send UNLINK "$SLUICE_REDIS_KEY" || return
+  case $SLUICE_REPLY in 0 | 1) ;; *) sluice_fail 4 "the reply must be an integer: $SLUICE_REPLY" ;; esac
+}
+
+# sluice_make_key SUBJECT POLICY [TAG]
+sluice_make_key() {
+  [ -n "$1" ] || sluice_fail 2 'subject must not be empty' || return
+  sluice_policy "$2" && sluice_settings || return
+  sluice_own=$(printf %s "$1" | sluice_digest)
+  sluice_tag=$sluice_own
+  if [ -n "${3-}" ] && [ "$3" != "$1" ]; then sluice_tag=$(printf %s "$3" | sluice_digest); fi
+  sluice_own=${sluice_own%% *} sluice_tag=${sluice_tag%% *}
+  case ${#sluice_own}.${#sluice_tag} in 64.64) ;; *) sluice_fail 4 'sha256sum failed' || return ;; esac
+  sluice_own=${sluice_own%????????????????????????????????} sluice_tag=${sluice_tag%????????????????????????????????}
+  SLUICE_REDIS_KEY="$sluice_prefix:{$sluice_tag}"
+  [ "$sluice_tag" = "$sluice_own" ] || SLUICE_REDIS_KEY=$SLUICE_REDIS_KEY:$sluice_own
+  SLUICE_REDIS_KEY=$SLUICE_REDIS_KEY:$sluice_part
+}
+
+# sluice_run SCRIPT NUMKEYS KEY... ARG...
+sluice_run() {
+  sluice_script=$1 sluice_count=5
+  [ "$1" != multi ] || sluice_count=$((2 + 5 * $2))
+  shift
+  case $sluice_script in '' | *[!a-z_]*) sluice_fail 4 "no script has the name $sluice_script" || return ;; esac
+  eval "sluice_sha1=\${sluice_sha1_$sluice_script-}"
+  if [ -z "$sluice_sha1" ]; then
+    sluice_sha1=$(sha1sum <"${SLUICE_SCRIPTS-.}/$sluice_script.lua") ||
+      sluice_fail 4 "no $sluice_script.lua in ${SLUICE_SCRIPTS-.}" || return
+    sluice_sha1=${sluice_sha1%% *}
+    eval "sluice_sha1_$sluice_script=\$sluice_sha1"
+  fi
+  sluice_send EVALSHA "$sluice_sha1" "$@" || return
+  case $SLUICE_REPLY in
+    NOSCRIPT\ *) # nothing ran; after any other error it might have
+      sluice_text=$(cat "${SLUICE_SCRIPTS-.}/$sluice_script.lua" && echo .) # the dot keeps the newline at the end
+      sluice_send EVAL "${sluice_text%.}" "$@" || return
+      ;;
+  esac
+  # shellcheck disable=SC2086 # words
+  case $SLUICE_REPLY in
+    SLUICEARG\ *) sluice_fail 2 "$SLUICE_REPLY" ;;
+    SLUICESTATE\ *) sluice_fail 3 "$SLUICE_REPLY" ;;
+    *) sluice_integers "$sluice_count" $SLUICE_REPLY || sluice_fail 4 "$SLUICE_REPLY" ;;
+  esac
+}
+
+# sluice_integers COUNT WORD...: whether these are so many integers.
+sluice_integers() {
+  [ $# = $(($1 + 1)) ] || return
+  shift
+  for sluice_word in "$@"; do
+    case ${sluice_word#-} in '' | *[!0123456789]*) return 1 ;; esac
+  done
+}
+
 # sluice_decide OPERATION SUBJECT POLICY COST [RECEIPT]
 sluice_decide() {
-  sluice_redis_key "$2" "$3" || return
+  SLUICE_REMAINING='' SLUICE_RETRY_AFTER_MS='' SLUICE_RESET_AFTER_MS='' SLUICE_TIME_US='' SLUICE_ERROR=''
+  sluice_make_key "$2" "$3" || return
   # shellcheck disable=SC2086 # words
-  sluice_call "$sluice_algorithm" 1 "$SLUICE_REDIS_KEY" "$1" "$4" $sluice_numbers ${5+"$5"} || return
+  sluice_run "$sluice_algorithm" 1 "$SLUICE_REDIS_KEY" "$1" "$4" $sluice_numbers ${5+"$5"} || return
   # shellcheck disable=SC2086 # words
   set -- $SLUICE_REPLY
   SLUICE_REMAINING=$2 SLUICE_RETRY_AFTER_MS=$3 SLUICE_RESET_AFTER_MS=$4 SLUICE_TIME_US=$5
@@ -141,8 +182,8 @@ sluice_settings() {
   esac
 }
 
-# The first half of the digest of stdin, in hex: SHA-256, or the HMAC-SHA-256 made of it. It is made here so that the secret
-# is no argument of a program, where others could see it.
+# What sha256sum says of stdin: SHA-256 in hex, or the HMAC-SHA-256 made of it. It is made here so that the secret is no
+# argument of a program, where others could see it.
 sluice_digest() {
   if [ -n "${SLUICE_SECRET_HEX+set}" ]; then
     sluice_secret=$SLUICE_SECRET_HEX
@@ -152,7 +193,7 @@ sluice_digest() {
     { sluice_xor "$sluice_secret" 92 && sluice_xor "${sluice_inner%% *}" 0; } | sha256sum
   else
     sha256sum
-  fi | cut -c 1-32
+  fi
 }
 
 # sluice_xor HEX N: writes the bytes that are given in hex, each xor N.

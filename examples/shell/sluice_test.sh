@@ -1,0 +1,49 @@
+#!/bin/sh
+# What the vectors can't ask of sluice.sh: REDIS_ADDR=127.0.0.1:6379 SLUICE_SCRIPTS=../../scripts sh sluice_test.sh
+# shellcheck disable=SC2034 # variables for the loader
+set -eu
+cd "$(dirname "$0")"
+. ./sluice.sh
+SLUICE_CLI="redis-cli -h ${REDIS_ADDR%:*} -p ${REDIS_ADDR##*:}"
+five='sliding_log 5 60000'
+
+# want STATUS REMAINING COMMAND...
+want() {
+  wanted=$1:$2 status=0
+  shift 2
+  "$@" || status=$?
+  if [ "$status:$SLUICE_REMAINING" = "$wanted" ]; then return; fi
+  echo "$*: got $status:$SLUICE_REMAINING ${SLUICE_ERROR-}, want $wanted" >&2
+  exit 1
+}
+
+# Words are split as usual whatever the caller's IFS is, which stays as it was.
+for IFS in ',' '' 0; do
+  before=$IFS
+  want 0 4 sluice_take a "$five"
+  want 0 4 sluice_peek a "$five"
+  want 0 4 sluice_settle a "$five" 0 "$SLUICE_TIME_US"
+  sluice_reset a "$five"
+  [ "$IFS" = "$before" ]
+done
+unset IFS
+
+# A pattern is no list of files, and is one again for the caller.
+want 2 '' sluice_take a "$five *"
+[ "$(echo ./sluice_test.s[h])" = ./sluice_test.sh ]
+set -f
+want 0 4 sluice_take b "$five"
+case $- in *f*) ;; *) echo 'set -f is lost' >&2 && exit 1 ;; esac
+set +f
+
+# What an earlier call said is not there any more.
+want 2 '' sluice_take '' "$five"
+[ -z "$SLUICE_RETRY_AFTER_MS$SLUICE_RESET_AFTER_MS$SLUICE_TIME_US" ] && [ "$SLUICE_ERROR" = 'subject must not be empty' ]
+want 0 3 sluice_take b "$five"
+[ -z "$SLUICE_ERROR" ]
+
+for script in leaky_bucket 'x; echo'; do
+  status=0
+  sluice_call "$script" 1 k 2>/dev/null || status=$?
+  [ $status = 4 ]
+done
