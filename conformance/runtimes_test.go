@@ -316,61 +316,123 @@ func loaderVectors(t *testing.T, server *servers.Server, l *loader, k model.Kind
 	}
 }
 
-func loaderKeys(t *testing.T, a *agent) {
+// keyVector is a vector of testdata/keys.json.
+type keyVector struct {
+	Name, Prefix, Subject, Tag, Policy, Key string
+
+	Secret *string
+	Plain  bool
+	Parts  []string
+}
+
+func keyVectors(t *testing.T) (all struct{ Vectors, Refused []keyVector }) {
+	t.Helper()
 	text, err := os.ReadFile("../testdata/keys.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var file struct {
-		Vectors []struct {
-			Name, Prefix, Secret, Subject, Tag, Policy, Key string
-			Plain                                           bool
-			Parts                                           []string
-		}
-	}
-	if err := json.Unmarshal(text, &file); err != nil {
+	if err := json.Unmarshal(text, &all); err != nil {
 		t.Fatal(err)
 	}
-	ran := 0
+	if len(all.Vectors) < 60 || len(all.Refused) < 15 {
+		t.Fatalf("got %d and %d vectors, want at least 60 and 15", len(all.Vectors), len(all.Refused))
+	}
+	return all
+}
+
+func loaderKeys(t *testing.T, a *agent) {
+	file := keyVectors(t)
 	for _, v := range file.Vectors {
 		// Plain keys are for debugging, in Go only.
 		if v.Plain || a.shell && hasNUL(append(v.Parts, v.Subject, v.Tag)) {
 			continue
 		}
-		ran++
 		t.Run(v.Name, func(t *testing.T) {
-			if v.Prefix == "" {
-				v.Prefix = "sluice"
-			}
-			secret, err := hex.DecodeString(v.Secret)
-			if err != nil {
-				t.Fatal(err)
-			}
-			a.limiter(t, v.Prefix, string(secret))
-			if v.Parts != nil {
-				words := []string{"join"}
-				for _, part := range v.Parts {
-					words = append(words, "x"+part)
-				}
-				if got, err := a.ask(t, "bytes", words...); err != nil || got != "x"+v.Subject {
-					t.Fatalf("%v joined: got %s, %v, want x%s", v.Parts, got, err, v.Subject)
-				}
-			}
-			if v.Subject == "" {
-				if got, err := a.ask(t, "text", slices.Concat([]string{"key", "x", "x"}, policyWords(t, v.Policy))...); err == nil {
-					t.Fatalf("no subject: got %s, want an error", got)
-				}
-				return
-			}
-			got, err := a.ask(t, "text", slices.Concat([]string{"key", "x" + v.Subject, "x" + v.Tag}, policyWords(t, v.Policy))...)
-			if err != nil || got != v.Key {
+			if got, err := a.keyOf(t, v); err != nil || got != v.Key {
 				t.Errorf("got %s, %v, want %s", got, err, v.Key)
 			}
 		})
 	}
-	if ran < 30 {
-		t.Errorf("only %d vectors ran", ran)
+	for _, v := range file.Refused {
+		t.Run("refused: "+v.Name, func(t *testing.T) {
+			var failed *agentError
+			if got, err := a.keyOf(t, v); !errors.As(err, &failed) || failed.kind != "argument" {
+				t.Errorf("got %s, %v, want an argument error", got, err)
+			}
+		})
 	}
+}
+
+// keyOf asks for the key of a vector.
+func (a *agent) keyOf(t *testing.T, v keyVector) (string, error) {
+	t.Helper()
+	prefix, secret := "sluice", "-"
+	if v.Prefix != "" {
+		prefix = v.Prefix
+	}
+	if v.Secret != nil {
+		secret = "x" + *v.Secret
+	}
+	if _, err := a.ask(t, "ok", "limiter", xhex(prefix), secret); err != nil {
+		return "", err
+	}
+	if v.Parts != nil {
+		words := []string{"join"}
+		for _, part := range v.Parts {
+			words = append(words, "x"+part)
+		}
+		if got, err := a.ask(t, "bytes", words...); err != nil || got != "x"+v.Subject {
+			t.Fatalf("%v joined: got %s, %v, want x%s", v.Parts, got, err, v.Subject)
+		}
+	}
+	return a.ask(t, "text", slices.Concat([]string{"key", "x" + v.Subject, "x" + v.Tag}, policyWords(t, v.Policy))...)
+}
+
+// TestRefusedKeys holds Go to what no loader makes a key of.
+func TestRefusedKeys(t *testing.T) {
+	server := servers.All(t)[0]
+	for _, v := range keyVectors(t).Refused {
+		t.Run(v.Name, func(t *testing.T) {
+			cfg := sluice.Config{Prefix: v.Prefix}
+			if v.Secret != nil {
+				cfg.Secret = []byte(unhex(t, *v.Secret)) // not nil
+			}
+			var parts []string
+			for _, part := range v.Parts {
+				parts = append(parts, unhex(t, part))
+			}
+			subject := unhex(t, v.Subject)
+			if got := sluice.Key(parts...); v.Parts != nil && got != subject {
+				t.Fatalf("%q joined: got %q, want %q", parts, got, subject)
+			}
+			limiter, err := sluice.New(server.Client, cfg)
+			if err != nil {
+				if !errors.Is(err, sluice.ErrInvalidConfig) {
+					t.Error(err)
+				}
+				return
+			}
+			policy, err := sluice.ParsePolicy(v.Policy)
+			if err != nil {
+				if !errors.Is(err, sluice.ErrInvalidPolicy) {
+					t.Error(err)
+				}
+				return
+			}
+			if got, err := limiter.Peek(t.Context(), subject, policy, 1); !errors.Is(err, sluice.ErrInvalidKey) {
+				t.Errorf("got %+v, %v, want ErrInvalidKey", got, err)
+			}
+		})
+	}
+}
+
+func unhex(t *testing.T, word string) string {
+	t.Helper()
+	b, err := hex.DecodeString(word)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 func hasNUL(words []string) bool {
