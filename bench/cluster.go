@@ -37,9 +37,11 @@ func scales(commandLine string, rounds, calls int) (all []scale, err error) {
 func scaleOf(commandLine string, shards, rounds, calls int) (out scale, err error) {
 	out.shards = shards
 	nodes, client, err := startCluster(commandLine, shards)
-	for _, n := range nodes {
-		defer n.stop()
-	}
+	defer func() {
+		for _, n := range nodes {
+			n.stop()
+		}
+	}()
 	if err != nil {
 		return out, err
 	}

@@ -46,7 +46,7 @@ func limiterVectors(t *testing.T, s *servers.Server, functions bool) {
 			one := &subject{kind: k, server: s, texts: texts, key: key, brief: true}
 			without := *one
 			one.by = func(t tb, kind model.Kind, keys, args []string) ([]int64, error) {
-				if numbers, err, made := by.call(t, kind, keys, args); made {
+				if numbers, err := by.call(t, kind, keys, args); !errors.Is(err, errNotMade) {
 					return numbers, err
 				}
 				return without.on(kind, key).eval(t, keys, args...)
@@ -73,23 +73,26 @@ type byLimiter struct {
 	made, asked int
 }
 
+// errNotMade stands for a call that a Limiter does not make.
+var errNotMade = errors.New("not a call that a Limiter makes")
+
 // call makes a call, if a Limiter would.
-func (b *byLimiter) call(t tb, k model.Kind, keys, args []string) (numbers []int64, err error, made bool) {
+func (b *byLimiter) call(t tb, k model.Kind, keys, args []string) (numbers []int64, err error) {
 	b.asked++
 	defer func() {
-		if made {
+		if !errors.Is(err, errNotMade) {
 			b.made++
 		}
 	}()
 	if len(keys) == 0 || len(args) == 0 {
-		return nil, nil, false
+		return nil, errNotMade
 	}
 	if k == model.Multi {
 		return b.together(t, keys, args)
 	}
 	req, rest, ok := request(k, keys[0], args[1:])
 	if !ok || len(keys) > 1 {
-		return nil, nil, false
+		return nil, errNotMade
 	}
 	var res sluice.Result
 	switch {
@@ -97,11 +100,11 @@ func (b *byLimiter) call(t tb, k model.Kind, keys, args []string) (numbers []int
 		charge, ok := b.charges[keys[0]+" "+rest[0]]
 		actual := charge.cost + req.Cost
 		if !ok || charge.policy != req.Policy || actual < 0 {
-			return nil, nil, false
+			return nil, errNotMade
 		}
 		res, err = b.Settle(t.Context(), charge.Result, actual)
 	case len(rest) != 0 || req.Cost < 0 || req.Cost > req.Policy.Limit():
-		return nil, nil, false
+		return nil, errNotMade
 	case args[0] == "take":
 		if res, err = b.AllowN(t.Context(), req.Key, req.Policy, req.Cost); err == nil && res.Allowed {
 			b.note(keys[0], res, &req)
@@ -109,9 +112,9 @@ func (b *byLimiter) call(t tb, k model.Kind, keys, args []string) (numbers []int
 	case args[0] == "peek":
 		res, err = b.Peek(t.Context(), req.Key, req.Policy, req.Cost)
 	default:
-		return nil, nil, false
+		return nil, errNotMade
 	}
-	return five(res), serverError(err), true
+	return five(res), serverError(err)
 }
 
 func (b *byLimiter) note(key string, res sluice.Result, req *sluice.Request) {
@@ -119,34 +122,34 @@ func (b *byLimiter) note(key string, res sluice.Result, req *sluice.Request) {
 }
 
 // together makes a call of multi.
-func (b *byLimiter) together(t tb, keys, args []string) (numbers []int64, err error, made bool) {
+func (b *byLimiter) together(t tb, keys, args []string) (numbers []int64, err error) {
 	ask, least := b.AllowAll, int64(1)
 	switch args[0] {
 	case "take":
 	case "peek":
 		ask, least = b.PeekAll, 0
 	default:
-		return nil, nil, false
+		return nil, errNotMade
 	}
 	var reqs []sluice.Request
 	for rest := args[1:]; len(rest) > 0; {
 		i := slices.IndexFunc(kinds, func(k model.Kind) bool { return k.Script() == rest[0] })
 		if i < 0 || len(reqs) == len(keys) {
-			return nil, nil, false
+			return nil, errNotMade
 		}
 		var req sluice.Request
 		var ok bool
 		if req, rest, ok = request(kinds[i], keys[len(reqs)], rest[1:]); !ok || req.Cost < least || req.Cost > req.Policy.Limit() {
-			return nil, nil, false
+			return nil, errNotMade
 		}
 		reqs = append(reqs, req)
 	}
 	if len(reqs) != len(keys) {
-		return nil, nil, false
+		return nil, errNotMade
 	}
 	results, err := ask(t.Context(), reqs...)
 	if errors.Is(err, sluice.ErrInvalidRequests) { // a key twice, or too many
-		return nil, nil, false
+		return nil, errNotMade
 	}
 	numbers = []int64{0, results.RetryAfter.Milliseconds()}
 	if results.Allowed {
@@ -158,7 +161,7 @@ func (b *byLimiter) together(t tb, keys, args []string) (numbers []int64, err er
 			b.note(keys[n], res, &reqs[n])
 		}
 	}
-	return numbers, serverError(err), true
+	return numbers, serverError(err)
 }
 
 // request reads cost and policy from the front of arguments. The key is that of a policy with a name, and plain.
