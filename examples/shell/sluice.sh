@@ -92,9 +92,9 @@ sluice_forget() {
 sluice_make_key() {
   [ -n "$1" ] || sluice_fail 2 'subject must not be empty' || return
   sluice_policy "$2" && sluice_settings || return
-  sluice_own=$(printf %s "$1" | sluice_digest)
+  sluice_own=$(sluice_digest "$1")
   sluice_tag=$sluice_own
-  if [ -n "${3-}" ] && [ "$3" != "$1" ]; then sluice_tag=$(printf %s "$3" | sluice_digest); fi
+  if [ -n "${3-}" ] && [ "$3" != "$1" ]; then sluice_tag=$(sluice_digest "$3"); fi
   sluice_own=${sluice_own%% *} sluice_tag=${sluice_tag%% *}
   case ${#sluice_own}.${#sluice_tag} in 64.64) ;; *) sluice_fail 4 'sha256sum failed' || return ;; esac
   sluice_own=${sluice_own%????????????????????????????????} sluice_tag=${sluice_tag%????????????????????????????????}
@@ -182,17 +182,17 @@ sluice_settings() {
   esac
 }
 
-# What sha256sum says of stdin: SHA-256 in hex, or the HMAC-SHA-256 made of it. It is made here so that the secret is no
-# argument of a program, where others could see it.
+# sluice_digest TEXT: what sha256sum says of it, SHA-256 in hex, or the HMAC-SHA-256 made of that here so that the secret is
+# no argument of a program, where others could see it.
 sluice_digest() {
   if [ -n "${SLUICE_SECRET_HEX+set}" ]; then
     sluice_secret=$SLUICE_SECRET_HEX
     if [ ${#sluice_secret} -gt 128 ]; then sluice_secret=$(sluice_xor "$sluice_secret" 0 | sha256sum | cut -c 1-64); fi
     while [ ${#sluice_secret} -lt 128 ]; do sluice_secret=${sluice_secret}00; done
-    sluice_inner=$({ sluice_xor "$sluice_secret" 54 && cat; } | sha256sum)
+    sluice_inner=$({ sluice_xor "$sluice_secret" 54 && printf %s "$1"; } | sha256sum)
     { sluice_xor "$sluice_secret" 92 && sluice_xor "${sluice_inner%% *}" 0; } | sha256sum
   else
-    sha256sum
+    printf %s "$1" | sha256sum
   fi
 }
 
