@@ -56,7 +56,9 @@ test('only text and bytes make a key, only integers a cost', async () => {
     await assert.rejects(limiter.take('costs', five, cost), ArgumentError)
     await assert.rejects(limiter.settle(result, cost), ArgumentError)
   }
-  assert.equal((await limiter.peek('costs', five)).remaining, 4)
+  const peeked = await limiter.peek('costs', five)
+  assert.equal(peeked.remaining, 4)
+  await assert.rejects(limiter.settle(peeked, 1), ArgumentError)
   for (const name of [true, 5, null, ['a'], 'a\n']) refused(() => slidingLog(5, 1000, name), /^name/)
   for (const prefix of [5, null, ['a'], 'a\n']) refused(() => new Limiter(nodeRedis, { scripts, prefix }), /^prefix/)
   refused(() => new Limiter(nodeRedis, { scripts, secret: '0123456789abcdef' }), /Uint8Array/)

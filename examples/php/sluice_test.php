@@ -42,6 +42,8 @@ foreach ([Redis::PIPELINE, Redis::MULTI] as $mode) {
     }
 }
 
+throws(ArgumentException::class, '/only a result that charged/', fn () => $limiter->settle($limiter->peek('a', $five), 1));
+
 // The folder's name is a name and no pattern.
 $folder = sys_get_temp_dir() . '/' . uniqid('sluice') . '[1]';
 mkdir($folder);

@@ -50,7 +50,10 @@ class Test(unittest.TestCase):
                     limiter.settle(result, cost)
                 with self.assertRaisesRegex(ArgumentError, "^cost"):
                     asyncio.run(AsyncLimiter(connect(redis.asyncio), SCRIPTS).take("costs", FIVE, cost))
-        self.assertEqual(limiter.peek("costs", FIVE).remaining, 4)
+        peeked = limiter.peek("costs", FIVE)
+        self.assertEqual(peeked.remaining, 4)
+        with self.assertRaisesRegex(ArgumentError, "only a result that charged"):
+            limiter.settle(peeked, 1)
 
     def test_only_text_and_bytes_make_a_key(self):
         limiter = Limiter(connect(redis), SCRIPTS)

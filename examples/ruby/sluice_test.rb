@@ -30,6 +30,9 @@ result = limiter.take("costs", five)
   raises(Sluice::ArgumentError, /^cost/) { limiter.take("costs", five, cost) }
   raises(Sluice::ArgumentError, /^actual/) { limiter.settle(result, cost) }
 end
-raise "a cost was charged" unless limiter.peek("costs", five).remaining == 4
+peeked = limiter.peek("costs", five)
+raise "a cost was charged" unless peeked.remaining == 4
+
+raises(Sluice::ArgumentError, /only a result that charged/) { limiter.settle(peeked, 1) }
 
 raises(Errno::ENOENT, /no leaky_bucket\.lua in /) { limiter.call("leaky_bucket", ["k"], []) }
