@@ -49,7 +49,7 @@ type memory struct {
 }
 
 // entries are the logs that are weighed: the first is the largest that is still packed, with its header, into 128 members.
-var entries = []int{127, 1000, 100_000}
+var entries = []int{127, 1000, 10_000, 100_000}
 
 func weigh(s *server, p *pipe, dir string, all []contender) (m memory, err error) {
 	scripts := map[string]script{}
