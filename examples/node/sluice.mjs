@@ -84,7 +84,7 @@ function numbersOf(reply, count) {
   return numbers
 }
 
-/** Decides by the scripts. Subjects are strings (their UTF-8 counts) or bytes. */
+/** Decides by the scripts. Subjects are strings of well-formed Unicode (their UTF-8 counts) or bytes. */
 export class Limiter {
   #send
   #unlink

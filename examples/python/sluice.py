@@ -16,7 +16,7 @@ redis-py 4.2 (tested with Python 3.11 and redis-py 4.3.4).
 AsyncLimiter is the same for redis.asyncio, with await. Neither takes a RedisCluster, which sends commands again on its
 own and can't be told not to in every version: give it the client of one node. What may be given (units, milliseconds)
 and what comes back is told in the .lua files. A Go service with the same prefix and secret shares its limits with this,
-except sharded policies.
+except sharded policies. A subject is bytes, or a str of well-formed Unicode, whose UTF-8 counts.
 
 Errors: ArgumentError, StateError, ReplyError, and whatever redis-py raises. After a ConnectionError or a TimeoutError
 nobody knows whether a take or a settle was charged, so it is sent once and never again.
