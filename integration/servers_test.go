@@ -23,6 +23,7 @@ import (
 func TestServers(t *testing.T) {
 	for _, image := range containers.Images() {
 		t.Run(image.String(), func(t *testing.T) {
+			t.Parallel() // each server is by itself, and most of the time one of the two sides waits for the other
 			c := containers.StartClocked(t, containers.Spec{Image: image})
 			t.Run("digests", func(t *testing.T) { digests(t, c.Client) })
 			if c.ClockFile == "" {
