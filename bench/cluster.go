@@ -21,8 +21,8 @@ type scale struct {
 	busiest sample // the busiest shard's part of the decisions
 }
 
-// scales are the cost of a decision and its spread on clusters of one, two and three shards, by as many calls of the token bucket
-// over 10 000 subjects.
+// scales are the cost of a decision and its spread on clusters of one, two and three shards, by calls of the token bucket over
+// 10 000 subjects. The load grows with the cluster: 64 callers for each shard, so that a shard always gets as much at a time.
 func scales(commandLine string, rounds, calls int) (all []scale, err error) {
 	for shards := 1; shards <= 3; shards++ {
 		s, err := scaleOf(commandLine, shards, rounds, calls)
@@ -76,7 +76,7 @@ func scaleOf(commandLine string, shards, rounds, calls int) (out scale, err erro
 			}
 			before = append(before, count)
 		}
-		if _, err := c.drive(nodes[0], 0, 64, 10_000, calls); err != nil {
+		if _, err := c.drive(nodes[0], 0, 64*shards, 10_000, calls*shards); err != nil {
 			return out, err
 		}
 		var most, sum int64
