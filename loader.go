@@ -43,10 +43,10 @@ const (
 )
 
 const (
-	slidingLogSHA1     = "9b756c7ade16e24dea0fed4d4d4d9237d656490d"
-	slidingCounterSHA1 = "25fa96d2989fa88ed3bf79d40d1e5d052398a18b"
-	tokenBucketSHA1    = "8c6fd742aaad278b5481b6ea4dddd555dacc08da"
-	multiSHA1          = "88c9b99b25bc3e438a514c9288161a6e5e4a56e4"
+	slidingLogSHA1     = "c275b23ba7a8e6fa23ba7fb910f37c36e31b9c0b"
+	slidingCounterSHA1 = "3e87f3f34d834fa95a3f377c68917a78e23e2ff8"
+	tokenBucketSHA1    = "b1839dc80643336e50bf113fa9eea153139a699c"
+	multiSHA1          = "32c9bf9cb4d3194f728c81b9e2b316d46b836901"
 )
 
 type script struct {

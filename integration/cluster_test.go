@@ -284,7 +284,7 @@ func anySubject(t *testing.T, l *sluice.Limiter) {
 func batchOverAllSlots(t *testing.T, c *cluster, l *sluice.Limiter) {
 	t.Helper()
 	const subjects, limit = 1000, 3
-	for _, p := range []sluice.Policy{sluice.SlidingLog(limit, time.Hour), sluice.SlidingCounter(limit, 24*time.Hour), sluice.TokenBucket(limit, 1, 24*time.Hour)} {
+	for _, p := range []sluice.Policy{sluice.SlidingLog(limit, time.Hour), sluice.SlidingCounter(limit, 300*24*time.Hour), sluice.TokenBucket(limit, 1, 24*time.Hour)} {
 		var requests []sluice.Request
 		for i := range subjects {
 			requests = append(requests, sluice.Request{Key: fmt.Sprint("batch", i), Policy: p, Cost: 1})
@@ -436,7 +436,7 @@ func (tr *traffic) bounded(t *testing.T, limit int64) {
 	}
 }
 
-var open = sluice.SlidingCounter(1_000_000_000, 24*time.Hour)
+var open = sluice.SlidingCounter(1_000_000_000, 300*24*time.Hour)
 
 // failoverByHand: CLUSTER FAILOVER hands over in step, so nothing is lost and nothing is charged twice.
 func failoverByHand(t *testing.T, c *cluster) {

@@ -31,8 +31,8 @@ install_missing() {
   missing=
   if ! answers; then
     command -v dockerd >/dev/null || missing="$missing docker.io"
-    command -v debootstrap >/dev/null || missing="$missing debootstrap"
   fi
+  command -v debootstrap >/dev/null || missing="$missing debootstrap" # for images that can't be pulled
   command -v cc >/dev/null || missing="$missing gcc libc6-dev"
   [ -n "$missing" ] || return 0
   say "installing$missing (SLUICE_NO_INSTALL=1 to leave the machine as it is)"

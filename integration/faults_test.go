@@ -20,7 +20,7 @@ import (
 var (
 	hourly = []sluice.Policy{
 		sluice.SlidingLog(10, time.Hour),
-		sluice.SlidingCounter(10, 24*time.Hour),
+		sluice.SlidingCounter(10, 300*24*time.Hour),
 		sluice.TokenBucket(10, 1, 24*time.Hour),
 	}
 )
@@ -338,7 +338,7 @@ func TestSomethingElseUnderOurKey(t *testing.T) {
 func TestClientKilledInAPipeline(t *testing.T) {
 	s := start(t)
 	const size = 2000
-	policy := sluice.SlidingCounter(1_000_000, 24*time.Hour)
+	policy := sluice.SlidingCounter(1_000_000, 300*24*time.Hour)
 	client := dial(t, s.Addr, nil)
 	l := newLimiter(t, client, sluice.Config{})
 	direct := newLimiter(t, s.Client, sluice.Config{})

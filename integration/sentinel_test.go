@@ -60,7 +60,7 @@ func TestSentinel(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	const limit = 2000
+	const limit = 10_000 // more than the workers take before the primary is dead
 	p := sluice.SlidingLog(limit, time.Hour)
 	l := newLimiter(t, client, sluice.Config{Timeout: time.Second})
 	tr := newTraffic(t, l, "k", p)

@@ -17,6 +17,7 @@ import (
 	"github.com/sluicego/sluice"
 	"github.com/sluicego/sluice/conformance/servers"
 	"github.com/sluicego/sluice/integration/containers"
+	"github.com/sluicego/sluice/integration/images"
 )
 
 // TestServers runs on each server version what the scripts and the API have to show on every one.
@@ -25,6 +26,7 @@ func TestServers(t *testing.T) {
 		t.Run(image.String(), func(t *testing.T) {
 			t.Parallel() // each server is by itself, and most of the time one of the two sides waits for the other
 			c := containers.StartClocked(t, containers.Spec{Image: image})
+			t.Run("version", func(t *testing.T) { version(t, c.Client, image) })
 			t.Run("digests", func(t *testing.T) { digests(t, c.Client) })
 			if c.ClockFile == "" {
 				t.Run("vectors in real time", func(t *testing.T) { vectorsInRealTime(t, c) })
@@ -83,6 +85,22 @@ func sums(t *testing.T) map[string]string {
 		t.Fatal("SHA1SUMS is empty")
 	}
 	return all
+}
+
+// version: the server is the one that the image is named after.
+func version(t *testing.T, client rueidis.Client, image images.Image) {
+	t.Helper()
+	info, err := client.Do(t.Context(), client.B().Info().Section("server").Build()).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := "redis_version:"
+	if image.Name == "valkey" || image.Name == "redict" {
+		field = image.Name + "_version:"
+	}
+	if !strings.Contains(info, "\n"+field+image.Version+".") {
+		t.Errorf("the image of %s has another server: %s", image, info)
+	}
 }
 
 // digests: the server computes the digests of scripts/SHA1SUMS.

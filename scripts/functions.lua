@@ -11,7 +11,8 @@
 --            sluice_version: {version, digest}. The version grows with every release that changes the library, and is in
 --            the functions' names; a later library has the earlier names too, as long as it does the same. The digest
 --            is the SHA-1 of this text with 40 zeros in the place of the digest.
--- Needs      Redis >= 7.0 or Valkey. A state is the same to a function and to its script: both may be used on one key.
+-- Needs      Redis >= 7.0 or Valkey, of 64 bits. A state is the same to a function and to its script: both may be used
+--            on one key.
 
 -- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^15, a
 -- thousand times what can be in use, so a difference modulo 10^15 is never ambiguous.
@@ -454,7 +455,7 @@ local function run_token_bucket(KEYS, ARGV)
     local failed = type(state) == 'table'
     local p, u, last, d, f
     if not failed and #state < 90 then
-      p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
+      p, u, last, d, f = string.match(state, '^bucket:(%d+):([1-9]%d*):(%d+):(%d+):(%d+)$')
     end
     local its_period, ends
     if p then
@@ -783,7 +784,7 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
     local failed = type(state) == 'table'
     local p, u, last, d, f
     if not failed and #state < 90 then
-      p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
+      p, u, last, d, f = string.match(state, '^bucket:(%d+):([1-9]%d*):(%d+):(%d+):(%d+)$')
     end
     local its_period, ends
     if p then
@@ -1005,5 +1006,5 @@ register('multi', run_multi)
 redis.register_function{
   function_name = 'sluice_version',
   flags = {'no-writes'},
-  callback = function() return {1, '461dd9ff8b334f035015f04094f4c1abac9e11a2'} end,
+  callback = function() return {1, '74e769bd8447117384271473c119540698600a8e'} end,
 }

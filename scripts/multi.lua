@@ -18,8 +18,8 @@
 --
 -- Errors     SLUICEARG <argument> of limit <i> must be <range>     nothing was written
 --            SLUICESTATE KEYS[<i>] ...                             the key holds something else, nothing was written
--- Needs      Redis >= 6.0 or Valkey. Commands: TIME, GET, SET, ZRANGE, ZCARD, ZCOUNT, ZADD, ZREM, ZREMRANGEBYRANK,
---            PEXPIREAT, UNLINK. No other key is touched.
+-- Needs      Redis >= 6.0 or Valkey, of 64 bits. Commands: TIME, GET, SET, ZRANGE, ZCARD, ZCOUNT, ZADD, ZREM,
+--            ZREMRANGEBYRANK, PEXPIREAT, UNLINK. No other key is touched.
 --
 -- State      That of the single scripts, whose text this is: the two may be mixed on one key.
 
@@ -329,7 +329,7 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
     local failed = type(state) == 'table'
     local p, u, last, d, f
     if not failed and #state < 90 then
-      p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
+      p, u, last, d, f = string.match(state, '^bucket:(%d+):([1-9]%d*):(%d+):(%d+):(%d+)$')
     end
     local its_period, ends
     if p then

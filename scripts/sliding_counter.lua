@@ -16,7 +16,7 @@
 --
 -- Errors   SLUICEARG <argument> must be <range>     nothing was read or written
 --          SLUICESTATE KEYS[1] ...                  the key holds something else, nothing was written
--- Needs    Redis >= 6.0 or Valkey. Commands: TIME, GET, SET, PEXPIREAT, UNLINK.
+-- Needs    Redis >= 6.0 or Valkey, of 64 bits. Commands: TIME, GET, SET, PEXPIREAT, UNLINK.
 --          No key but KEYS[1] is touched.
 --
 -- State    a string, "counter:<window_ms>:<last>:<previous>:<current>": the counts of the window that `last` (ms)

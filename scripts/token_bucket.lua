@@ -18,7 +18,7 @@
 --
 -- Errors   SLUICEARG <argument> must be <range>     nothing was read or written
 --          SLUICESTATE KEYS[1] ...                  the key holds something else, nothing was written
--- Needs    Redis >= 6.0 or Valkey. Commands: TIME, GET, SET, PEXPIREAT, UNLINK.
+-- Needs    Redis >= 6.0 or Valkey, of 64 bits. Commands: TIME, GET, SET, PEXPIREAT, UNLINK.
 --          No key but KEYS[1] is touched.
 --
 -- State    a string, "bucket:<period_ms>:<until>:<last>:<deficit>:<fraction>": at `last` (us) the bucket lacked
@@ -110,7 +110,7 @@ if state then
   local failed = type(state) == 'table'
   local p, u, last, d, f
   if not failed and #state < 90 then
-    p, u, last, d, f = string.match(state, '^bucket:(%d+):(%d+):(%d+):(%d+):(%d+)$')
+    p, u, last, d, f = string.match(state, '^bucket:(%d+):([1-9]%d*):(%d+):(%d+):(%d+)$')
   end
   local its_period, ends
   if p then

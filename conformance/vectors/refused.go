@@ -202,6 +202,7 @@ func foreignStates(key string) []foreignState {
 		{"a bucket that lacks too much", [][]string{{"SET", key, "bucket:1000:1699999990000:1699999980000000:2000000001:0"}}},
 		{"a bucket whose fraction is a token", [][]string{{"SET", key, "bucket:1000:1699999990000:1699999980000000:1:1000000"}}},
 		{"a bucket of another period whose fraction is a token", [][]string{{"SET", key, "bucket:2000:1699999990000:1699999980000000:1:2000000"}}},
+		{"a bucket whose end starts with a 0", [][]string{{"SET", key, "bucket:1000:01699999990000:1699999980000000:1:0"}}},
 		{"a bucket whose period is 0", [][]string{{"SET", key, "bucket:0:1699999990000:1699999980000000:1:0"}}},
 		{"a bucket known for too long", [][]string{{"SET", key, "bucket:1000:1763244780001:1699999980000000:1:0"}}},
 		{"a bucket of four hundred digits", [][]string{{"SET", key, "bucket:1000:1699999990000:1699999980000000:" + strings.Repeat("9", 400) + ":0"}}},

@@ -96,8 +96,8 @@ func prepare() error {
 	}
 	for _, c := range left.Items {
 		pid, err := strconv.Atoi(c.Labels[label])
-		if err == nil && syscall.Kill(pid, 0) == nil {
-			continue // of a run that is under way
+		if alive := syscall.Kill(pid, 0); err == nil && (alive == nil || errors.Is(alive, syscall.EPERM)) {
+			continue // of a run that is under way, perhaps another user's
 		}
 		if err := remove(ctx, docker, c.ID); err != nil {
 			return err

@@ -93,6 +93,6 @@ one() {
 if [ "${1:-}" = --one ]; then
   one "$2"
 else
-  [ $# -gt 0 ] || set -- $(echo "$SLUICE_TEST_IMAGES" | tr ',' '\n' | sed 's/=.*//')
+  [ $# -gt 0 ] || set -- $(echo "$SLUICE_TEST_IMAGES" | tr ',' '\n' | sed 's/=.*//; s/ //g' | sort -u)
   printf '%s\n' "$@" | xargs -P 2 -n 1 "$0" --one
 fi

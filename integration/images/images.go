@@ -4,6 +4,7 @@ package images
 import (
 	_ "embed"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,8 +28,9 @@ func All() []Image {
 	var all []Image
 	for pair := range strings.SplitSeq(list, ",") {
 		key, _, _ := strings.Cut(strings.TrimSpace(pair), "=")
-		if name, version, ok := strings.Cut(key, ":"); ok {
-			all = append(all, Image{name, version})
+		name, version, ok := strings.Cut(key, ":")
+		if image := (Image{name, version}); ok && !slices.Contains(all, image) {
+			all = append(all, image)
 		}
 	}
 	return all

@@ -85,7 +85,8 @@ const header = `#!lua name=sluice
 --            sluice_version: {version, digest}. The version grows with every release that changes the library, and is in
 --            the functions' names; a later library has the earlier names too, as long as it does the same. The digest
 --            is the SHA-1 of this text with 40 zeros in the place of the digest.
--- Needs      Redis >= 7.0 or Valkey. A state is the same to a function and to its script: both may be used on one key.
+-- Needs      Redis >= 7.0 or Valkey, of 64 bits. A state is the same to a function and to its script: both may be used
+--            on one key.
 
 `
 

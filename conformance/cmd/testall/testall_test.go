@@ -46,6 +46,8 @@ func TestVerdict(t *testing.T) {
 			one, two, `{"Action":"fail","Package":"p/a"}`), false, "FAILED: p/a", "tests failed"},
 		{"a build that fails", events(`{"ImportPath":"p/a","Action":"build-output","Output":"x.go:1: undefined: y\n"}`,
 			`{"ImportPath":"p/a","Action":"build-fail"}`, `{"Action":"fail","Package":"p/a","FailedBuild":"p/a"}`), false, "undefined: y", "tests failed"},
+		{"all left out", events(`{"Action":"output","Package":"p/a","Output":"NOT RUN in containers\n"}`, ended), false, "LEFT OUT: p/a: NOT RUN in containers", ""},
+		{"all left out, strictly", events(`{"Action":"output","Package":"p/a","Output":"NOT RUN in containers\n"}`, ended), true, "0 tests passed", "not every test ran"},
 		{"nothing at all", "", false, "0 tests passed", "no test ran"},
 	}
 	for _, c := range cases {
