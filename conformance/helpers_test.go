@@ -183,7 +183,11 @@ func (s *subject) content(t tb) string {
 	if err != nil {
 		t.Fatalf("read %s: %v", s.key, err)
 	}
-	return fmt.Sprintf("%q expires in %d ms", value, s.pttl(t))
+	ttl := s.pttl(t)
+	if ttl == -2 { // removed since it was read
+		return "no key"
+	}
+	return fmt.Sprintf("%q expires in %d ms", value, ttl)
 }
 
 // unchanged says whether a call wrote nothing, by the key's content before and after it. In a key's last millisecond the server
