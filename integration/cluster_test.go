@@ -423,10 +423,13 @@ func (tr *traffic) once(t *testing.T, l *sluice.Limiter, key string, p sluice.Po
 
 // bounded checks the sum of a limit that has been used up while a primary was killed: admitted <= limit + lost. A replica
 // hears of a charge in the moment that it is answered, so what it can miss of a killed primary is what was under way, one
-// call of each worker.
-func (tr *traffic) bounded(t *testing.T, limit int64) {
+// call of each worker. At the kill some units must have been free, and afterwards some calls allowed, or nothing is shown.
+func (tr *traffic) bounded(t *testing.T, limit, atKill int64) {
 	t.Helper()
 	admitted := tr.allowed.Load()
+	if atKill >= limit || admitted <= atKill {
+		t.Errorf("%d of %d were admitted at the kill and %d at the end: it was not under way", atKill, limit, admitted)
+	}
 	t.Logf("%d charges were lost with the primary", max(0, admitted-limit))
 	if admitted > limit+workers {
 		t.Errorf("%d admitted, want at most %d + %d", admitted, limit, workers)
@@ -510,14 +513,15 @@ func moveSlot(t *testing.T, c *cluster, slot int64, from, to int) {
 // primaryDies: what was not replicated when a primary is killed is lost, and that is all: admitted <= limit + lost.
 func primaryDies(t *testing.T, c *cluster) {
 	t.Helper()
-	const limit = 600
+	const limit = 10_000 // more than the workers take before the primary is dead
 	p := sluice.SlidingLog(limit, time.Hour)
 	l := newLimiter(t, c.dial(t), sluice.Config{Timeout: time.Second, Prefix: "dies", PlainKeys: true})
 	slot := c.slotOf("{k}")
 	old := c.primaryOf(slot)
 	tr := newTraffic(t, l, "k", p)
-	tr.lively(t, limit/2)
+	tr.lively(t, 200)
 	c.nodes[old].Kill()
+	atKill := tr.allowed.Load()
 	eventually(t, func() error {
 		res, err := l.Peek(t.Context(), "k", p, 1)
 		if err == nil && res.Allowed {
@@ -526,5 +530,5 @@ func primaryDies(t *testing.T, c *cluster) {
 		return err
 	})
 	tr.end(t)
-	tr.bounded(t, limit)
+	tr.bounded(t, limit, atKill)
 }

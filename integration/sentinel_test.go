@@ -66,6 +66,7 @@ func TestSentinel(t *testing.T) {
 	tr := newTraffic(t, l, "k", p)
 	tr.lively(t, 200)
 	nodes[data[0]].Kill()
+	atKill := tr.allowed.Load()
 	eventually(t, func() error {
 		addr, err := nodes[watch[0]].Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limits").AsStrSlice()
 		if err != nil || net.JoinHostPort(addr[0], addr[1]) != nodes[data[1]].Addr {
@@ -82,7 +83,7 @@ func TestSentinel(t *testing.T) {
 		return err
 	})
 	tr.end(t)
-	tr.bounded(t, limit)
+	tr.bounded(t, limit, atKill)
 }
 
 // TestReadOnly: a primary that became a replica refuses, which charges nothing; when it is a primary again, the same
