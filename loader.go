@@ -353,7 +353,7 @@ func install(ctx context.Context, node rueidis.Client, text string) installed {
 	missing := has.Error()
 	if isNoFunction(missing) {
 		refused := node.Do(ctx, node.B().FunctionLoad().FunctionCode(text).Build()).Error()
-		if isReadOnly(refused) {
+		if status(refused) == "READONLY" {
 			return installed{} // a replica, to which its primary sends the library
 		}
 		if refused != nil { // if not because another process was faster
@@ -533,11 +533,6 @@ func isNoFunction(err error) bool {
 	}
 	text := strings.TrimPrefix(said.Error(), "ERR ") // which rueidis has cut off, as of today
 	return text == "Function not found" || strings.HasPrefix(text, "unknown command")
-}
-
-func isReadOnly(err error) bool {
-	var said *rueidis.RedisError
-	return errors.As(err, &said) && strings.HasPrefix(said.Error(), "READONLY")
 }
 
 // failure makes the error of a failed call on these keys. It looks at the error as the client returned it, before
