@@ -16,7 +16,8 @@ import (
 type Event struct {
 	// Op is what was asked for: "take" (Allow, AllowN, Wait, Batch, AllowAll), "peek", "settle", "reset" or "load".
 	Op string
-	// Policy is the limit. It is the zero Policy for a load, and whatever was given where Class is ClassInput.
+	// Policy is the limit. It is the zero Policy for a load and for a settle where this limit charged nothing, and whatever was given
+	// where Class is ClassInput.
 	Policy Policy
 	// Cost is in units; of a settle it is the actual cost.
 	Cost int64
