@@ -79,7 +79,7 @@ function numbersOf(reply, count) {
   const integer = (value) => (typeof value !== 'object' && /^-?\d+$/.test(value) ? Number(value) : NaN)
   const numbers = [reply].flat().map(integer)
   if (numbers.length !== count || !numbers.every(Number.isSafeInteger)) {
-    throw new ReplyError(`the reply must be ${count} integers: ${JSON.stringify(reply)}`)
+    throw new ReplyError(`the reply must be ${count} integers: ${JSON.stringify(reply)?.slice(0, 64)}`)
   }
   return numbers
 }
@@ -120,6 +120,7 @@ export class Limiter {
       // That of ioredis sends again after a lost connection, 16 times, whatever its options say.
       throw new ArgumentError('the client must be of one node and not of a cluster, which may send a charge again')
     }
+    if (client.isPipeline) throw new ArgumentError('the client must not be a pipeline, which charges later')
     if (client.evalSha) {
       // node-redis never sends again what it has sent, but keeps what it could not send, to charge it when nobody waits.
       if (!client.options?.disableOfflineQueue) {

@@ -29,6 +29,8 @@ test('a client that sends again, or later, is refused', () => {
     [new Redis(url, { ...careful, maxRetriesPerRequest: 20 }), /maxRetriesPerRequest/],
     [new Redis(url, { ...careful, enableOfflineQueue: true }), /enableOfflineQueue/],
     [new Redis(url, { ...careful, keyPrefix: 'x:' }), /keyPrefix/],
+    [new Redis(url, careful).pipeline(), /pipeline/],
+    [new Redis(url, careful).multi(), /pipeline/],
   ]) {
     refused(() => new Limiter(client, { scripts }), message)
   }
