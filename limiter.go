@@ -227,6 +227,9 @@ func (l *Limiter) Settle(ctx context.Context, res Result, actual int64) (Result,
 		settled = Result{Allowed: true, Degraded: res.Degraded, Shadowed: res.Shadowed, Limit: res.Limit, ServerTime: res.ServerTime}
 	case res.charge == inProcess:
 		settled = l.standIn.settle(&q)
+		if actual < res.charged {
+			l.lines.freed(q.key)
+		}
 	case candidate.key != "":
 		return l.callTwo(ctx, q, candidate)
 	default:
@@ -304,10 +307,9 @@ func (l *Limiter) Reset(ctx context.Context, key string, p Policy) error {
 	l.denials.corrected(keys...)
 	err := l.loader.remove(ctx, keys)
 	l.denials.corrected(keys...)
+	l.lines.freed(keys...) // also after an error: it may have been done, and in this process it was
 	if err != nil {
 		err = failure(ctx, opReset, keys, err)
-	} else {
-		l.lines.freed(keys...)
 	}
 	l.arrive(&t)
 	l.tell(ctx, &question{op: opReset, policy: p}, 0, &t, &Result{Allowed: err == nil}, err)

@@ -871,3 +871,35 @@ func TestWaitAtRandom(t *testing.T) {
 		})
 	}
 }
+
+// TestGivenBackInThisProcess: what a degraded call is settled by, or reset by, wakes who waits for it.
+func TestGivenBackInThisProcess(t *testing.T) {
+	p := TokenBucket(1, 1, 8*time.Second)
+	for name, giveBack := range map[string]func(l *Limiter, res Result){
+		"settle": func(l *Limiter, res Result) {
+			if _, err := l.Settle(t.Context(), res, 0); err != nil {
+				t.Error(err)
+			}
+		},
+		"reset": func(l *Limiter, _ Result) {
+			if err := l.Reset(t.Context(), "k", p); !errors.Is(err, ErrBackend) {
+				t.Errorf("got %v, want ErrBackend", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(t, replying(rueidis.NewErrorResult(io.EOF)), Config{OnFailure: FailLocal, Processes: 1})
+				res, err := l.Wait(t.Context(), "k", p, 1)
+				if err != nil || !res.Degraded {
+					t.Fatalf("got %+v, %v, want it degraded", res, err)
+				}
+				start := time.Now()
+				time.AfterFunc(time.Second, func() { giveBack(l, res) })
+				if _, err := l.Wait(t.Context(), "k", p, 1); err != nil || time.Since(start) > 2*time.Second {
+					t.Errorf("admitted after %v, %v, want about a second", time.Since(start), err)
+				}
+			})
+		})
+	}
+}
