@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
@@ -164,12 +165,15 @@ func agreed(ctx context.Context, nodes []*server) bool {
 	return true
 }
 
-// freePort is a port of the loopback that nobody listens on.
+// freePort is a port of the loopback that nobody listens on. It is below those that systems give to outgoing connections, which
+// come and go too fast here: one could take the port before the server does.
 func freePort() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	for range 100 {
+		port := strconv.Itoa(10_000 + rand.IntN(20_000))
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			return port, listener.Close()
+		}
 	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	return port, errors.Join(err, listener.Close())
+	return "", errors.New("no free port among 100 tried")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -40,10 +41,12 @@ func start(command string, options ...string) (*server, error) {
 	words = append(words, options...)
 	s := &server{addr: addr, dir: dir, process: exec.Command(words[0], words[1:]...)}
 	s.process.Dir = dir
+	var log bytes.Buffer
+	s.process.Stdout, s.process.Stderr = &log, &log
 	if err := s.process.Start(); err != nil {
 		return nil, err
 	}
-	for range 100 {
+	for range 400 {
 		time.Sleep(50 * time.Millisecond)
 		s.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, DialCtxFn: dialRueidis, ForceSingleClient: true})
 		if err == nil {
@@ -52,7 +55,7 @@ func start(command string, options ...string) (*server, error) {
 	}
 	if err != nil {
 		s.stop()
-		return nil, fmt.Errorf("%s does not answer: %w", command, err)
+		return nil, fmt.Errorf("%s does not answer: %w; its log: %s", command, err, log.String())
 	}
 	info, err := s.info("server")
 	if err != nil {

@@ -6,12 +6,15 @@ import (
 	_ "embed"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -80,7 +83,7 @@ func launch(t testing.TB, binary, dir string, env ...string) string {
 	t.Helper()
 	logPath := filepath.Join(dir, "log")
 	for range 3 {
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,16 +165,17 @@ func ping(addr string) bool {
 	return err == nil && string(answer[:n]) == "+PONG"
 }
 
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("no free port: %w", err)
+// FreePort is a port of the loopback that nobody listens on. It is below those that systems give to outgoing connections, one of
+// which could take the port before the server does.
+func FreePort() (string, error) {
+	for range 100 {
+		port := strconv.Itoa(10_000 + rand.IntN(20_000))
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			return port, l.Close()
+		}
 	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		return "", err
-	}
-	return port, l.Close()
+	return "", errors.New("no free port among 100 tried")
 }
 
 // touchAll makes the server look at every key, and so delete those that have expired.
