@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -352,6 +353,8 @@ func NewPod(t testing.TB, image images.Image, ports int) *Pod {
 // low enough for a cluster's bus at 10000 above.
 func FreePorts(t testing.TB, n int) []int {
 	t.Helper()
+	takenMu.Lock()
+	defer takenMu.Unlock()
 	var ports []int
 	start := 10_000 + os.Getpid()*7%10_000
 	for p := start; len(ports) < n; p++ {
@@ -374,5 +377,8 @@ func FreePorts(t testing.TB, n int) []int {
 	return ports
 }
 
-// taken are the ports that this process has handed out. Tests in containers don't run in parallel.
-var taken []int
+// taken are the ports that this process has handed out.
+var (
+	takenMu sync.Mutex
+	taken   []int
+)
