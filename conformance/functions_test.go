@@ -88,7 +88,7 @@ func TestFunctionAndScriptShareALimit(t *testing.T) {
 	for _, p := range []model.Policy{
 		{Kind: model.Log, Limit: 10, WindowMS: 1000}, {Kind: model.Counter, Limit: 10, WindowMS: 1000}, {Kind: model.Bucket, Limit: 10, Refill: 3, WindowMS: 500},
 	} {
-		script, key, now, state := p.Kind.Script(), "{"+run+"}"+string(p.Kind), int64(epoch), model.New()
+		script, key, now, state := p.Kind.Script(), "sluice:{"+run+"}:both "+string(p.Kind), int64(epoch), model.New()
 		for i := range int64(40) {
 			now += 1_003 * i
 			server.SetTime(now)
