@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Two log-ins a minute, and the third: REDIS_ADDR=127.0.0.1:6379 ruby demo.rb
+# Two log-ins a minute, and the third: REDIS_ADDR=127.0.0.1:6379 ruby demo.rb (what it needs is told in sluice.rb)
 
 require_relative "sluice"
 

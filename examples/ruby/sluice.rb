@@ -1,7 +1,9 @@
 # frozen_string_literal: true
 
-# Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs redis-rb
-# (4 or 5; tested with Ruby 3.1 and redis-rb 4.8.0).
+# Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs Ruby 3.1 and redis-rb
+# (tested with Ruby 3.1 and redis-rb 4.8.0 and 5.3.0, those of Debian 12 and 13):
+#
+#   apt install ruby-redis    # or: gem install redis
 #
 #   require "redis"
 #   require_relative "sluice"
@@ -20,6 +22,10 @@
 # connection or a time-out nobody knows whether a take or a settle was charged, so it is sent once and never again. That
 # can't be had of a client of a whole cluster, Redis.new(cluster: ...) or Redis::Cluster, which is refused: give it the
 # client of one node.
+#
+# Within pipelined { } and multi { } a client gives no answer. What they hand to their block is refused, and so is a call
+# through the client itself within them, as far as redis-rb queues it (4 does; 5 sends it at once, which is as good). After
+# a multi without a block (of redis-rb 4) a call is a ReplyError, and is charged by the exec.
 
 require "digest"
 require "openssl"
@@ -35,6 +41,26 @@ module Sluice
   # The answer is not what the script gives: something between changes it. Nobody knows whether a call was charged.
   class ReplyError < StandardError; end
 
+  UNITS = 1_000_000_000
+  WINDOW_MS = 31_622_400_000 # 366 days
+  private_constant :UNITS, :WINDOW_MS
+
+  # What is no text, or no number, is not made into one: it would be the same as another.
+  module Check
+    module_function
+
+    def text(what, value)
+      value.is_a?(String) ? value.b.freeze : raise(ArgumentError, "#{what} must be a String")
+    end
+
+    def integer(what, value, range)
+      return value if value.is_a?(Integer) && range.cover?(value)
+
+      raise ArgumentError, "#{what} must be an integer from #{range.begin} to #{range.end}"
+    end
+  end
+  private_constant :Check
+
   # One limit; made by sliding_log, sliding_counter and token_bucket. The part is the policy's part of a key: its name,
   # or else its kind and its window.
   Policy = Struct.new(:script, :numbers, :part)
@@ -47,28 +73,31 @@ module Sluice
 
   class << self
     # At most limit units in any window, exactly.
-    def sliding_log(limit, window_ms, name: nil) = policy("log", "sliding_log", [limit, window_ms], name)
+    def sliding_log(limit, window_ms, name: nil) = policy("log", "sliding_log", { limit:, window_ms: }, name)
 
     # About limit units in any window, in constant memory.
-    def sliding_counter(limit, window_ms, name: nil) = policy("counter", "sliding_counter", [limit, window_ms], name)
+    def sliding_counter(limit, window_ms, name: nil) = policy("counter", "sliding_counter", { limit:, window_ms: }, name)
 
     # A burst of capacity units, then refill units each period.
     def token_bucket(capacity, refill, period_ms, name: nil)
-      policy("bucket", "token_bucket", [capacity, refill, period_ms], name)
+      policy("bucket", "token_bucket", { capacity:, refill:, period_ms: }, name)
     end
 
     # Joins the parts of a subject (a route and an address, say) so that different parts never give the same one.
     def key(*parts)
-      parts.all?(&:empty?) ? "" : parts.map { |part| "#{part.bytesize}:".b + part.b }.join
+      parts = parts.map { |part| Check.text("part", part) }
+      parts.all?(&:empty?) ? "" : parts.map { |part| "#{part.bytesize}:".b + part }.join
     end
 
     private
 
     def policy(kind, script, numbers, name)
+      numbers.each { |what, number| Check.integer(what, number, 1..(what.end_with?("_ms") ? WINDOW_MS : UNITS)) }
+      name = Check.text("name", name) unless name.nil?
       unless name.nil? || name.match?(/\A[A-Za-z0-9._-]{1,64}\z/)
         raise ArgumentError, "name must be 1 to 64 of the characters A-Z a-z 0-9 . _ -"
       end
-      Policy.new(script, numbers, name || "#{kind}/#{numbers.last}").freeze
+      Policy.new(script, numbers.values.freeze, name || "#{kind}/#{numbers.values.last}").freeze
     end
   end
 
@@ -76,19 +105,19 @@ module Sluice
   # of a subject count, whatever its encoding.
   class Limiter
     def initialize(redis, scripts: __dir__, prefix: "sluice", secret: nil)
-      unless prefix.match?(/\A[!-z|~]{1,64}\z/)
+      @prefix = Check.text("prefix", prefix)
+      unless @prefix.match?(/\A[!-z|~]{1,64}\z/)
         raise ArgumentError, "prefix must be 1 to 64 printable ASCII characters without space, { and }"
       end
-      raise ArgumentError, "secret must be nil, or at least 16 bytes" unless secret.nil? || secret.bytesize >= 16
+      @secret = Check.text("secret", secret) unless secret.nil?
+      raise ArgumentError, "secret must be nil, or at least 16 bytes" unless secret.nil? || @secret.bytesize >= 16
 
-      # In redis-rb 4 the cluster's client is inside of a Redis, in 5 it is a Redis of another gem. Both send again.
-      if defined?(Redis::Cluster) && [redis, redis._client].any?(Redis::Cluster)
-        raise ArgumentError, "redis must be the client of one node and not of a cluster, which sends a charge again"
+      # The client of a cluster sends again: in redis-rb 4 it is inside of a Redis, in 5 it is a Redis of another gem. What
+      # pipelined and multi hand to their block is no Redis.
+      unless redis.is_a?(Redis) && redis._client.is_a?(Redis::Client)
+        raise ArgumentError, "redis must be a Redis of one node, and no cluster and no pipeline"
       end
-
       @redis = redis
-      @prefix = prefix
-      @secret = secret
       @folder = scripts
       @scripts = Dir.glob("*.lua", base: scripts).to_h do |file|
         text = File.binread(File.join(scripts, file))
@@ -98,31 +127,37 @@ module Sluice
     end
 
     # Asks for cost units and charges all of them, or none if they are not free.
-    def take(subject, policy, cost = 1) = decide("take", redis_key(subject, policy), policy, cost)
+    def take(subject, policy, cost = 1) = decide("take", redis_key(subject, policy), policy, units("cost", cost))
 
     # Tells whether take would be allowed, and what is free now. Charges nothing.
-    def peek(subject, policy, cost = 1) = decide("peek", redis_key(subject, policy), policy, cost)
+    def peek(subject, policy, cost = 1) = decide("peek", redis_key(subject, policy), policy, units("cost", cost))
 
     # Corrects a charge, once, now that its true cost is known.
     def settle(result, actual)
-      raise ArgumentError, "only a result that charged can be settled" if result.charged.nil?
+      unless result.is_a?(Result) && result.charged
+        raise ArgumentError, "result must be of a take that was allowed: nothing else can be settled"
+      end
 
-      difference = integer("actual", actual) - result.charged
-      decide("settle", result.key, result.policy, difference, result.server_time_us)
+      difference = units("actual", actual) - units("charged", result.charged)
+      receipt = Check.integer("server_time_us", result.server_time_us, 0..(2**53 - 1))
+      decide("settle", result.key, result.policy, difference, receipt)
     end
 
     # Forgets what was used.
     def reset(subject, policy)
-      @redis.unlink(redis_key(subject, policy))
-      nil
+      key = redis_key(subject, policy)
+      reply = sent_once { @redis.unlink(key) }
+      reply.is_a?(Integer) ? nil : raise(ReplyError, "the reply must be an integer: #{reply.inspect[0, 64]}")
     end
 
     # The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot.
     def redis_key(subject, policy, tag = "")
+      subject = Check.text("subject", subject)
+      tag = Check.text("tag", tag)
       raise ArgumentError, "subject must not be empty" if subject.empty?
 
       own = digest(subject)
-      return "#{@prefix}:{#{own}}:#{policy.part}" if tag.empty? || tag.b == subject.b
+      return "#{@prefix}:{#{own}}:#{policy.part}" if tag.empty? || tag == subject
 
       "#{@prefix}:{#{digest(tag)}}:#{own}:#{policy.part}"
     end
@@ -130,8 +165,7 @@ module Sluice
     # Calls a script ("token_bucket", "multi") by its digest, and by its text if the server does not know it.
     def call(script, keys, args)
       text, sha1 = @scripts.fetch(script) { raise Errno::ENOENT, "no #{script}.lua in #{@folder}" }
-      # redis-rb sends a command again after a lost connection, by default, which charges twice.
-      reply = @redis.without_reconnect do
+      reply = sent_once do
         @redis.evalsha(sha1, keys, args)
       rescue Redis::CommandError => e
         raise unless e.message.start_with?("NOSCRIPT ") # nothing ran; after any other error it might have
@@ -148,18 +182,28 @@ module Sluice
 
     private
 
-    def integer(what, number)
-      number.is_a?(Integer) ? number : raise(ArgumentError, "#{what} must be an integer")
+    def units(what, number) = Check.integer(what, number, 0..UNITS)
+
+    # redis-rb sends a command again after a lost connection, by default, which charges twice. Whether it does is a switch
+    # in the client, so nobody else may turn it meanwhile: the client's lock is held, which redis-rb 5 does not do here.
+    def sent_once(&block)
+      @redis.send(:synchronize) do |client|
+        unless client.is_a?(Redis::Client)
+          raise ArgumentError, "redis must not be within pipelined or multi: there is no answer then"
+        end
+
+        @redis.without_reconnect(&block)
+      end
     end
 
     def numbers(reply, count)
       return reply if reply.is_a?(Array) && reply.size == count && reply.all?(Integer)
 
-      raise ReplyError, "the reply must be #{count} integers: #{reply.inspect}"
+      raise ReplyError, "the reply must be #{count} integers: #{reply.inspect[0, 64]}"
     end
 
     def decide(operation, key, policy, cost, *receipt)
-      reply = call(policy.script, [key], [operation, integer("cost", cost), *policy.numbers, *receipt])
+      reply = call(policy.script, [key], [operation, cost, *policy.numbers, *receipt])
       allowed, remaining, retry_after_ms, reset_after_ms, server_time_us = reply
       allowed = allowed == 1
       Result.new(allowed, remaining, retry_after_ms.negative? ? nil : retry_after_ms, reset_after_ms, server_time_us,

@@ -26,13 +26,76 @@ end
 limiter = Sluice::Limiter.new(REDIS, scripts: SCRIPTS)
 five = Sluice.sliding_log(5, 60_000)
 result = limiter.take("costs", five)
-["1", 1.0, true, nil].each do |cost|
+["1", 1.0, 1r, true, nil, -1, 10**1000].each do |cost|
   raises(Sluice::ArgumentError, /^cost/) { limiter.take("costs", five, cost) }
   raises(Sluice::ArgumentError, /^actual/) { limiter.settle(result, cost) }
 end
 peeked = limiter.peek("costs", five)
 raise "a cost was charged" unless peeked.remaining == 4
 
-raises(Sluice::ArgumentError, /only a result that charged/) { limiter.settle(peeked, 1) }
+forged = result.dup
+forged.server_time_us = 1.5
+[nil, 5, peeked, forged].each { |other| raises(Sluice::ArgumentError, /^(result|server_time_us)/) { limiter.settle(other, 1) } }
+
+# Numbers and text are not made of anything else.
+["5", 5.0, 5r, nil, true, 0, 10**1000, Float::NAN].each do |number|
+  raises(Sluice::ArgumentError, /^limit/) { Sluice.sliding_log(number, 1000) }
+  raises(Sluice::ArgumentError, /^window_ms must be an integer from 1 to 31622400000$/) { Sluice.sliding_counter(5, number) }
+  raises(Sluice::ArgumentError, /^capacity/) { Sluice.token_bucket(number, 1, 1000) }
+  raises(Sluice::ArgumentError, /^refill must be an integer from 1 to 1000000000$/) { Sluice.token_bucket(5, number, 1000) }
+  raises(Sluice::ArgumentError, /^period_ms/) { Sluice.token_bucket(5, 1, number) }
+end
+[nil, 5, :a, ["a"], { "a" => 1 }, Object.new, true, false].each do |other|
+  raises(Sluice::ArgumentError, /^subject/) { limiter.take(other, five) }
+  raises(Sluice::ArgumentError, /^subject/) { limiter.reset(other, five) }
+  raises(Sluice::ArgumentError, /^tag/) { limiter.redis_key("a", five, other) }
+  raises(Sluice::ArgumentError, /^part/) { Sluice.key("a", other) }
+  raises(Sluice::ArgumentError, /^prefix/) { Sluice::Limiter.new(REDIS, scripts: SCRIPTS, prefix: other) }
+  next if other.nil?
+
+  raises(Sluice::ArgumentError, /^name/) { Sluice.sliding_log(5, 1000, name: other) }
+  raises(Sluice::ArgumentError, /^secret/) { Sluice::Limiter.new(REDIS, scripts: SCRIPTS, secret: other) }
+end
+["a\n", "\xff", "a".encode("UTF-16LE")].each do |text|
+  raises(Sluice::ArgumentError, /^name/) { Sluice.sliding_log(5, 1000, name: text) }
+  raises(Sluice::ArgumentError, /^prefix/) { Sluice::Limiter.new(REDIS, scripts: SCRIPTS, prefix: text) }
+end
+
+# What was given may change afterwards.
+name, prefix, secret = +"a", +"p", +"sixteen letters."
+policy, keyed = Sluice.sliding_log(5, 1000, name:), Sluice::Limiter.new(REDIS, scripts: SCRIPTS, prefix:, secret:)
+before = keyed.redis_key("a", policy)
+[name, prefix, secret].each { |text| text << "b" }
+raise "another key" unless keyed.redis_key("a", policy) == before
+
+# What is queued is not answered, and is charged when nobody looks. redis-rb 4 queues what is called on the client itself
+# within the block, 5 sends it.
+$stderr = File.open(File::NULL, "w") # redis-rb 4 warns of such calls
+%i[pipelined multi].each do |queue|
+  REDIS.public_send(queue) do |pipeline|
+    raises(Sluice::ArgumentError, /pipeline/) { Sluice::Limiter.new(pipeline, scripts: SCRIPTS) }
+    next unless Redis::VERSION.start_with?("4.")
+
+    raises(Sluice::ArgumentError, /pipeline/) { Sluice::Limiter.new(REDIS, scripts: SCRIPTS) }
+    raises(Sluice::ArgumentError, /within pipelined or multi/) { limiter.take("queued", five) }
+    raises(Sluice::ArgumentError, /within pipelined or multi/) { limiter.reset("queued", five) }
+  end
+  raise "it was charged" unless limiter.peek("queued", five).remaining == 5
+end
+$stderr = STDERR
+REDIS.call("MULTI")
+raises(Sluice::ReplyError, /QUEUED/) { limiter.take("queued", five) }
+raises(Sluice::ReplyError, /QUEUED/) { limiter.reset("queued", five) }
+REDIS.call("DISCARD")
+[nil, "redis", Redis].each do |other|
+  raises(Sluice::ArgumentError, /^redis must be/) { Sluice::Limiter.new(other, scripts: SCRIPTS) }
+end
+
+# Threads may share a limiter; what one does with the client is not left behind for the next.
+20.times do
+  Array.new(8) { Thread.new { 5.times { limiter.peek("threads", five) } } }.each(&:join)
+  REDIS.close
+  limiter.peek("threads", five)
+end
 
 raises(Errno::ENOENT, /no leaky_bucket\.lua in /) { limiter.call("leaky_bucket", ["k"], []) }
