@@ -1,6 +1,6 @@
 <?php
 
-// Two log-ins a minute, and the third: REDIS_ADDR=127.0.0.1:6379 php demo.php
+// Two log-ins a minute, and the third: REDIS_ADDR=127.0.0.1:6379 php demo.php (what it needs is told in sluice.php)
 
 declare(strict_types=1);
 

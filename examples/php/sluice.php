@@ -4,7 +4,9 @@ declare(strict_types=1);
 
 /**
  * Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs PHP 8.1 and phpredis
- * (tested with PHP 8.2 and phpredis 5.3.7).
+ * (tested with PHP 8.2 and phpredis 5.3.7, those of Debian 12):
+ *
+ *   apt install php-redis    # or: pecl install redis
  *
  *   require 'sluice.php';
  *
@@ -21,6 +23,8 @@ declare(strict_types=1);
  *
  * What may be given (units, milliseconds) and what comes back is told in the .lua files. A Go service with the same
  * prefix and secret shares its limits with this, except sharded policies.
+ *
+ * Numbers are ints and text is strings: nothing is made of a 5.5, a '5' or a true, whether the caller has strict types or not.
  *
  * Errors: ArgumentException, StateException, ReplyException, and RedisException for all else. After a lost connection or a
  * time-out nobody knows whether a take or a settle was charged, so it is sent once and never again. A RedisCluster is not
@@ -44,6 +48,26 @@ final class ReplyException extends \RuntimeException
 {
 }
 
+/** @internal A caller without strict types would have PHP make an int or a string of other things. */
+final class Check
+{
+    public const UNITS = 1_000_000_000;
+    public const WINDOW_MS = 31_622_400_000; // 366 days
+
+    public static function integer(string $what, mixed $value, int $least, int $most): int
+    {
+        if (!is_int($value) || $value < $least || $value > $most) {
+            throw new ArgumentException("$what must be an integer from $least to $most");
+        }
+        return $value;
+    }
+
+    public static function text(string $what, mixed $value): string
+    {
+        return is_string($value) ? $value : throw new ArgumentException("$what must be a string");
+    }
+}
+
 /** One limit. */
 final class Policy
 {
@@ -55,31 +79,54 @@ final class Policy
     ) {
     }
 
-    /** At most limit units in any window, exactly. */
-    public static function slidingLog(int $limit, int $windowMs, ?string $name = null): self
+    /**
+     * At most limit units in any window, exactly.
+     *
+     * @param int $limit
+     * @param int $windowMs
+     * @param ?string $name
+     */
+    public static function slidingLog(mixed $limit, mixed $windowMs, mixed $name = null): self
     {
-        return self::make('log', 'sliding_log', [$limit, $windowMs], $name);
+        return self::make('log', 'sliding_log', ['limit' => $limit, 'windowMs' => $windowMs], $name);
     }
 
-    /** About limit units in any window, in constant memory. */
-    public static function slidingCounter(int $limit, int $windowMs, ?string $name = null): self
+    /**
+     * About limit units in any window, in constant memory.
+     *
+     * @param int $limit
+     * @param int $windowMs
+     * @param ?string $name
+     */
+    public static function slidingCounter(mixed $limit, mixed $windowMs, mixed $name = null): self
     {
-        return self::make('counter', 'sliding_counter', [$limit, $windowMs], $name);
+        return self::make('counter', 'sliding_counter', ['limit' => $limit, 'windowMs' => $windowMs], $name);
     }
 
-    /** A burst of capacity units, then refill units each period. */
-    public static function tokenBucket(int $capacity, int $refill, int $periodMs, ?string $name = null): self
+    /**
+     * A burst of capacity units, then refill units each period.
+     *
+     * @param int $capacity
+     * @param int $refill
+     * @param int $periodMs
+     * @param ?string $name
+     */
+    public static function tokenBucket(mixed $capacity, mixed $refill, mixed $periodMs, mixed $name = null): self
     {
-        return self::make('bucket', 'token_bucket', [$capacity, $refill, $periodMs], $name);
+        $numbers = ['capacity' => $capacity, 'refill' => $refill, 'periodMs' => $periodMs];
+        return self::make('bucket', 'token_bucket', $numbers, $name);
     }
 
-    /** @param int[] $numbers */
-    private static function make(string $kind, string $script, array $numbers, ?string $name): self
+    /** @param array<string, mixed> $numbers */
+    private static function make(string $kind, string $script, array $numbers, mixed $name): self
     {
-        if ($name !== null && !preg_match('/^[A-Za-z0-9._-]{1,64}$/D', $name)) {
+        foreach ($numbers as $what => $number) {
+            Check::integer($what, $number, 1, str_ends_with($what, 'Ms') ? Check::WINDOW_MS : Check::UNITS);
+        }
+        if ($name !== null && !preg_match('/^[A-Za-z0-9._-]{1,64}$/D', Check::text('name', $name))) {
             throw new ArgumentException('name must be 1 to 64 of the characters A-Z a-z 0-9 . _ -');
         }
-        return new self($script, $numbers, $name ?? $kind . '/' . end($numbers));
+        return new self($script, array_values($numbers), $name ?? $kind . '/' . end($numbers));
     }
 }
 
@@ -106,9 +153,12 @@ final class Result
 
 /**
  * Joins the parts of a subject (a route and an address, say) so that different parts never give the same one.
+ *
+ * @param string ...$parts
  */
-function key(string ...$parts): string
+function key(mixed ...$parts): string
 {
+    $parts = array_map(static fn (mixed $part): string => Check::text('part', $part), $parts);
     $framed = array_map(static fn (string $part): string => strlen($part) . ':' . $part, $parts);
     return implode('', $parts) === '' ? '' : implode('', $framed);
 }
@@ -119,17 +169,20 @@ final class Limiter
     /** @var array<string, array{string, string}> texts and digests */
     private array $texts = [];
 
-    /** @param ?string $secret at least 16 bytes */
+    /**
+     * @param string $prefix
+     * @param ?string $secret at least 16 bytes
+     */
     public function __construct(
         private readonly \Redis $redis,
         private readonly string $scripts = __DIR__,
-        private readonly string $prefix = 'sluice',
-        private readonly ?string $secret = null,
+        private readonly mixed $prefix = 'sluice',
+        private readonly mixed $secret = null,
     ) {
-        if (!preg_match('/^[!-z|~]{1,64}$/D', $prefix)) {
+        if (!preg_match('/^[!-z|~]{1,64}$/D', Check::text('prefix', $prefix))) {
             throw new ArgumentException('prefix must be 1 to 64 printable ASCII characters without space, { and }');
         }
-        if ($secret !== null && strlen($secret) < 16) {
+        if ($secret !== null && strlen(Check::text('secret', $secret)) < 16) {
             throw new ArgumentException('secret must be null, or at least 16 bytes');
         }
         foreach (is_dir($scripts) ? scandir($scripts) : [] as $file) {
@@ -143,40 +196,67 @@ final class Limiter
         }
     }
 
-    /** Asks for cost units and charges all of them, or none if they are not free. */
-    public function take(string $subject, Policy $policy, int $cost = 1): Result
+    /**
+     * Asks for cost units and charges all of them, or none if they are not free.
+     *
+     * @param string $subject
+     * @param int $cost
+     */
+    public function take(mixed $subject, Policy $policy, mixed $cost = 1): Result
     {
+        $cost = Check::integer('cost', $cost, 0, Check::UNITS);
         return $this->decide('take', $this->redisKey($subject, $policy), $policy, $cost);
     }
 
-    /** Tells whether take would be allowed, and what is free now. Charges nothing. */
-    public function peek(string $subject, Policy $policy, int $cost = 1): Result
+    /**
+     * Tells whether take would be allowed, and what is free now. Charges nothing.
+     *
+     * @param string $subject
+     * @param int $cost
+     */
+    public function peek(mixed $subject, Policy $policy, mixed $cost = 1): Result
     {
+        $cost = Check::integer('cost', $cost, 0, Check::UNITS);
         return $this->decide('peek', $this->redisKey($subject, $policy), $policy, $cost);
     }
 
-    /** Corrects a charge, once, now that its true cost is known. */
-    public function settle(Result $result, int $actual): Result
+    /**
+     * Corrects a charge, once, now that its true cost is known.
+     *
+     * @param int $actual
+     */
+    public function settle(Result $result, mixed $actual): Result
     {
+        $actual = Check::integer('actual', $actual, 0, Check::UNITS);
         if ($result->charged === null) {
             throw new ArgumentException('only a result that charged can be settled');
         }
         return $this->decide('settle', $result->key, $result->policy, $actual - $result->charged, $result->serverTimeUs);
     }
 
-    /** Forgets what was used. */
-    public function reset(string $subject, Policy $policy): void
+    /**
+     * Forgets what was used.
+     *
+     * @param string $subject
+     */
+    public function reset(mixed $subject, Policy $policy): void
     {
         $reply = $this->command('UNLINK', $this->redisKey($subject, $policy));
         if (!is_int($reply)) {
-            throw new ReplyException('the reply must be an integer: ' . json_encode($reply));
+            throw new ReplyException('the reply must be an integer: ' . self::shown($reply));
         }
     }
 
-    /** The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot. */
-    public function redisKey(string $subject, Policy $policy, string $tag = ''): string
+    /**
+     * The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot.
+     *
+     * @param string $subject
+     * @param string $tag
+     */
+    public function redisKey(mixed $subject, Policy $policy, mixed $tag = ''): string
     {
-        if ($subject === '') {
+        Check::text('tag', $tag);
+        if (Check::text('subject', $subject) === '') {
             throw new ArgumentException('subject must not be empty');
         }
         $own = $this->digest($subject);
@@ -214,7 +294,7 @@ final class Limiter
         }
         $count = $script === 'multi' ? 2 + 5 * count($keys) : 5;
         if (!is_array($reply) || count($reply) !== $count || $reply !== array_filter($reply, 'is_int')) {
-            throw new ReplyException("the reply must be $count integers: " . json_encode($reply));
+            throw new ReplyException("the reply must be $count integers: " . self::shown($reply));
         }
         return $reply;
     }
@@ -240,6 +320,11 @@ final class Limiter
         [$allowed, $remaining, $retry, $reset, $time] = $reply;
         $charged = $allowed === 1 && $operation === 'take' ? $cost : null;
         return new Result($allowed === 1, $remaining, $retry < 0 ? null : $retry, $reset, $time, $key, $policy, $charged);
+    }
+
+    private static function shown(mixed $reply): string
+    {
+        return substr((string) json_encode($reply, JSON_PARTIAL_OUTPUT_ON_ERROR), 0, 64);
     }
 
     private function digest(string $subject): string

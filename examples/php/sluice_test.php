@@ -1,8 +1,7 @@
 <?php
 
 // What the vectors can't ask of sluice.php: REDIS_ADDR=127.0.0.1:6379 SLUICE_SCRIPTS=../../scripts php sluice_test.php
-
-declare(strict_types=1);
+// It has no strict types, as many callers have none: PHP makes ints of floats and text of numbers then.
 
 require __DIR__ . '/sluice.php';
 
@@ -41,6 +40,34 @@ foreach ([Redis::PIPELINE, Redis::MULTI] as $mode) {
         throw new LogicException('it was charged');
     }
 }
+
+// Numbers and text are not made of anything else.
+$result = $limiter->take('numbers', $five);
+foreach ([5.0, 5.5, '5', true, null, [5], new ArrayObject([5]), NAN, -1, PHP_INT_MAX, PHP_INT_MIN] as $number) {
+    throws(ArgumentException::class, '/^limit must be an integer from 1 to 1000000000$/D', fn () => Policy::slidingLog($number, 1000));
+    throws(ArgumentException::class, '/^windowMs/', fn () => Policy::slidingCounter(5, $number));
+    throws(ArgumentException::class, '/^capacity/', fn () => Policy::tokenBucket($number, 1, 1000));
+    throws(ArgumentException::class, '/^refill/', fn () => Policy::tokenBucket(5, $number, 1000));
+    throws(ArgumentException::class, '/^periodMs must be an integer from 1 to 31622400000$/D', fn () => Policy::tokenBucket(5, 1, $number));
+    throws(ArgumentException::class, '/^cost/', fn () => $limiter->take('numbers', $five, $number));
+    throws(ArgumentException::class, '/^cost/', fn () => $limiter->peek('numbers', $five, $number));
+    throws(ArgumentException::class, '/^actual/', fn () => $limiter->settle($result, $number));
+}
+if ($limiter->peek('numbers', $five)->remaining !== 4) {
+    throw new LogicException('it was charged');
+}
+foreach ([5, 5.0, true, null, ['a'], new ArrayIterator(['a']), new Exception('a')] as $text) {
+    throws(ArgumentException::class, '/^subject/', fn () => $limiter->take($text, $five));
+    throws(ArgumentException::class, '/^subject/', fn () => $limiter->reset($text, $five));
+    throws(ArgumentException::class, '/^tag/', fn () => $limiter->redisKey('a', $five, $text));
+    throws(ArgumentException::class, '/^part/', fn () => Sluice\key('a', $text));
+    throws(ArgumentException::class, '/^prefix/', fn () => new Limiter($redis, $scripts, $text));
+    if ($text !== null) {
+        throws(ArgumentException::class, '/^name/', fn () => Policy::slidingLog(5, 1000, $text));
+        throws(ArgumentException::class, '/^secret/', fn () => new Limiter($redis, $scripts, 'p', $text));
+    }
+}
+throws(ArgumentException::class, '/^secret/', fn () => new Limiter($redis, $scripts, 'p', 1234567890123456));
 
 throws(ArgumentException::class, '/only a result that charged/', fn () => $limiter->settle($limiter->peek('a', $five), 1));
 
