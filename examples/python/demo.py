@@ -1,4 +1,4 @@
-"""Two log-ins a minute, and the third: REDIS_ADDR=127.0.0.1:6379 python3 demo.py"""
+"""Two log-ins a minute, and the third: REDIS_ADDR=127.0.0.1:6379 python3 demo.py (what it needs is told in sluice.py)"""
 
 import os
 from pathlib import Path

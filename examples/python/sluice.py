@@ -1,5 +1,7 @@
 """Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs Python 3.9 and
-redis-py 4.2 (tested with Python 3.11 and redis-py 4.3.4).
+redis-py 4.2 (tested with Python 3.11 and redis-py 4.3.4 and 6.1.0, those of Debian 12 and 13):
+
+    apt install python3-redis    # or: pip install 'redis>=4.2'
 
     import redis, sluice
     from redis.backoff import NoBackoff
@@ -51,6 +53,28 @@ class ReplyError(RuntimeError):
     """The answer is not what the script gives: something between changes it. Nobody knows whether it was charged."""
 
 
+_UNITS = 1_000_000_000
+_WINDOW_MS = 31_622_400_000  # 366 days
+_NUMBERS = {  # of each kind, and the most that each can be
+    "log": (("limit", _UNITS), ("window_ms", _WINDOW_MS)),
+    "counter": (("limit", _UNITS), ("window_ms", _WINDOW_MS)),
+    "bucket": (("capacity", _UNITS), ("refill", _UNITS), ("period_ms", _WINDOW_MS)),
+}
+
+
+def _integer(what: str, number: int, least: int, most: int) -> int:
+    # A bool would be sent as no number. Of an IntEnum the number is taken.
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+        raise ArgumentError(f"{what} must be an int from {least} to {most}")
+    return int(number)
+
+
+def _text(what: str, text: str) -> str:
+    if not isinstance(text, str):
+        raise ArgumentError(f"{what} must be a str")
+    return str.__str__(text)  # of an Enum of str its value, where str() and f"" have the name of the member
+
+
 @dataclass(frozen=True)
 class Policy:
     """One limit; made by sliding_log, sliding_counter and token_bucket."""
@@ -60,8 +84,14 @@ class Policy:
     name: str | None = None
 
     def __post_init__(self):
-        if self.name is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name):
-            raise ArgumentError("name must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+        if self.kind not in _NUMBERS or len(self.numbers) != len(_NUMBERS[self.kind]):
+            raise ArgumentError("a policy must be made by sliding_log, sliding_counter or token_bucket")
+        numbers = tuple(_integer(what, number, 1, most) for (what, most), number in zip(_NUMBERS[self.kind], self.numbers))
+        object.__setattr__(self, "numbers", numbers)
+        if self.name is not None:
+            object.__setattr__(self, "name", _text("name", self.name))
+            if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name):
+                raise ArgumentError("name must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
 
     @property
     def script(self) -> str:
@@ -113,19 +143,15 @@ def key(*parts: str | bytes) -> bytes:
 
 def _bytes(text: str | bytes) -> bytes:
     try:
-        return text.encode() if isinstance(text, str) else memoryview(text).tobytes()
-    except (TypeError, UnicodeEncodeError) as err:  # a lone surrogate has no UTF-8
-        raise ArgumentError("subject, tag and parts must be bytes, or a str of well-formed Unicode") from err
-
-
-def _integer(what: str, number: int) -> int:
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise ArgumentError(f"{what} must be an int")
-    return number
+        if isinstance(text, (str, bytes, bytearray, memoryview)):
+            return text.encode() if isinstance(text, str) else bytes(text)
+    except UnicodeEncodeError:  # a lone surrogate has no UTF-8
+        pass
+    raise ArgumentError("subject, tag and parts must be bytes, or a str of well-formed Unicode")
 
 
 def _args(operation: str, cost: int, policy: Policy) -> list:
-    return [operation, _integer("cost", cost), *policy.numbers]
+    return [operation, _integer("cost", cost, 0, _UNITS), *policy.numbers]
 
 
 class _Limiter:
@@ -134,6 +160,7 @@ class _Limiter:
     _kinds: tuple  # the client's class, and that of its pipelines
 
     def __init__(self, client, scripts=Path(__file__).parent, *, prefix: str = "sluice", secret: bytes | None = None):
+        prefix = _text("prefix", prefix)
         if not re.fullmatch(r"[!-z|~]{1,64}", prefix):
             raise ArgumentError("prefix must be 1 to 64 printable ASCII characters without space, { and }")
         if secret is not None and not (isinstance(secret, (bytes, bytearray)) and len(secret) >= 16):
@@ -177,7 +204,7 @@ class _Limiter:
 def _numbers(reply, script: str, keys: list) -> list[int]:
     count = 2 + 5 * len(keys) if script == "multi" else 5
     if not isinstance(reply, list) or len(reply) != count or not all(type(number) is int for number in reply):
-        raise ReplyError(f"the reply must be {count} integers: {reply!r}")
+        raise ReplyError(f"the reply must be {count} integers: {reply!r:.64}")
     return reply
 
 
@@ -188,8 +215,8 @@ def _result(reply, key: str, policy: Policy, charged: int | None) -> Result:
 
 
 def _receipt(result: Result) -> int:
-    if result.charged is None:
-        raise ArgumentError("only a result that charged can be settled")
+    if not isinstance(result, Result) or result.charged is None:
+        raise ArgumentError("result must be of a take that was allowed: nothing else can be settled")
     return result.server_time_us
 
 
@@ -223,8 +250,8 @@ class Limiter(_Limiter):
 
     def settle(self, result: Result, actual: int) -> Result:
         """Corrects a charge, once, now that its true cost is known."""
-        key, policy, receipt = result.key, result.policy, _receipt(result)
-        args = ["settle", _integer("actual", actual) - result.charged, *policy.numbers, receipt]
+        receipt, key, policy = _receipt(result), result.key, result.policy
+        args = ["settle", _integer("actual", actual, 0, _UNITS) - result.charged, *policy.numbers, receipt]
         return _result(self.call(policy.script, [key], args), key, policy, None)
 
     def reset(self, subject, policy: Policy) -> None:
@@ -256,8 +283,8 @@ class AsyncLimiter(_Limiter):
         return _result(await self.call(policy.script, [key], _args("peek", cost, policy)), key, policy, None)
 
     async def settle(self, result: Result, actual: int) -> Result:
-        key, policy, receipt = result.key, result.policy, _receipt(result)
-        args = ["settle", _integer("actual", actual) - result.charged, *policy.numbers, receipt]
+        receipt, key, policy = _receipt(result), result.key, result.policy
+        args = ["settle", _integer("actual", actual, 0, _UNITS) - result.charged, *policy.numbers, receipt]
         return _result(await self.call(policy.script, [key], args), key, policy, None)
 
     async def reset(self, subject, policy: Policy) -> None:

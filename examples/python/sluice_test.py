@@ -3,9 +3,11 @@
 REDIS_ADDR=127.0.0.1:6379 SLUICE_SCRIPTS=../../scripts python3 sluice_test.py
 """
 
+import array
 import asyncio
 import os
 import unittest
+from enum import Enum, IntEnum
 
 import redis
 import redis.asyncio
@@ -18,6 +20,7 @@ from sluice import ArgumentError, AsyncLimiter, Limiter
 
 SCRIPTS = os.environ["SLUICE_SCRIPTS"]
 FIVE = sluice.sliding_log(5, 60_000)
+NO_NUMBERS = ("5", b"5", 5.0, 5.5, float("nan"), True, None, [5], -1, 10**9 + 1, 10**5000)
 
 
 def connect(module):
@@ -40,34 +43,81 @@ class Test(unittest.TestCase):
                         limiter(other, SCRIPTS)
 
     def test_costs_are_integers(self):
-        limiter = Limiter(connect(redis), SCRIPTS)
+        limiter, asynchronous = Limiter(connect(redis), SCRIPTS), AsyncLimiter(connect(redis.asyncio), SCRIPTS)
         result = limiter.take("costs", FIVE)
-        for cost in ("1", b"1", 1.0, True, None):
-            with self.subTest(cost=cost):
-                with self.assertRaisesRegex(ArgumentError, "^cost"):
-                    limiter.take("costs", FIVE, cost)
-                with self.assertRaisesRegex(ArgumentError, "^actual"):
-                    limiter.settle(result, cost)
-                with self.assertRaisesRegex(ArgumentError, "^cost"):
-                    asyncio.run(AsyncLimiter(connect(redis.asyncio), SCRIPTS).take("costs", FIVE, cost))
+        for cost in NO_NUMBERS:
+            for verb, call in (
+                ("cost", lambda limiter: limiter.take("costs", FIVE, cost)),
+                ("cost", lambda limiter: limiter.peek("costs", FIVE, cost)),
+                ("actual", lambda limiter: limiter.settle(result, cost)),
+            ):
+                with self.subTest(verb=verb):
+                    with self.assertRaisesRegex(ArgumentError, f"^{verb} must be an int from 0 to 1000000000$"):
+                        call(limiter)
+                    with self.assertRaisesRegex(ArgumentError, f"^{verb} must be an int from 0 to 1000000000$"):
+                        asyncio.run(call(asynchronous))
         peeked = limiter.peek("costs", FIVE)
         self.assertEqual(peeked.remaining, 4)
-        with self.assertRaisesRegex(ArgumentError, "only a result that charged"):
-            limiter.settle(peeked, 1)
+        for other in (peeked, None, 5):
+            with self.assertRaisesRegex(ArgumentError, "^result must be of a take that was allowed"):
+                limiter.settle(other, 1)
+            with self.assertRaisesRegex(ArgumentError, "^result must be of a take that was allowed"):
+                asyncio.run(asynchronous.settle(other, 1))
+
+    def test_numbers_of_policies_are_integers(self):
+        for number in (*NO_NUMBERS, 0, 31_622_400_001):
+            with self.subTest(number=type(number)):
+                with self.assertRaisesRegex(ArgumentError, "^limit must be an int from 1 to 1000000000$"):
+                    sluice.sliding_log(number, 1000)
+                with self.assertRaisesRegex(ArgumentError, "^capacity"):
+                    sluice.token_bucket(number, 1, 1000)
+                with self.assertRaisesRegex(ArgumentError, "^refill"):
+                    sluice.token_bucket(5, number, 1000)
+                if number == 10**9 + 1:
+                    continue
+                with self.assertRaisesRegex(ArgumentError, "^window_ms must be an int from 1 to 31622400000$"):
+                    sluice.sliding_counter(5, number)
+                with self.assertRaisesRegex(ArgumentError, "^period_ms"):
+                    sluice.token_bucket(5, 1, number)
+        for made in (("log", (5,)), ("leaky", (5, 1000)), ("bucket", (5, 1000))):
+            with self.assertRaisesRegex(ArgumentError, "^a policy must be made by"):
+                sluice.Policy(*made)
+
+    def test_enums_are_their_values(self):
+        class Numbers(IntEnum):
+            FIVE = 5
+
+        class Names(str, Enum):
+            LOGIN = "login"
+
+        limiter = Limiter(connect(redis), SCRIPTS, prefix=Names.LOGIN)
+        policy = sluice.sliding_log(Numbers.FIVE, 60_000, name=Names.LOGIN)
+        self.assertRegex(limiter.redis_key(Names.LOGIN, policy), r"^login:\{[0-9a-f]{32}\}:login$")
+        self.assertEqual(limiter.take(Names.LOGIN, policy, Numbers.FIVE).remaining, 0)
 
     def test_only_text_and_bytes_make_a_key(self):
         limiter = Limiter(connect(redis), SCRIPTS)
-        for subject in ("\ud800", 5, None, True, ["a"]):
+        for subject in ("\ud800", 5, 5.0, None, True, ["a"], array.array("i", [97])):
             with self.subTest(subject=subject):
                 with self.assertRaises(ArgumentError):
                     limiter.redis_key(subject, FIVE)
                 with self.assertRaises(ArgumentError):
                     sluice.key("api", subject)
-        self.assertEqual(limiter.redis_key(bytearray(b"a"), FIVE), limiter.redis_key("a", FIVE))
-        for secret in ("sixteen letters.", [1] * 16, b"", 0):
-            with self.subTest(secret=secret):
-                with self.assertRaisesRegex(ArgumentError, "^secret"):
-                    Limiter(connect(redis), SCRIPTS, secret=secret)
+        for subject in (bytearray(b"a"), memoryview(b"a")):
+            self.assertEqual(limiter.redis_key(subject, FIVE), limiter.redis_key("a", FIVE))
+        for limiter, module in ((Limiter, redis), (AsyncLimiter, redis.asyncio)):
+            for secret in ("sixteen letters.", [1] * 16, b"", 0, 16, True):
+                with self.subTest(secret=secret):
+                    with self.assertRaisesRegex(ArgumentError, "^secret"):
+                        limiter(connect(module), SCRIPTS, secret=secret)
+            for prefix in (None, 5, 5.0, True, b"p", ["p"], "", "p\n"):
+                with self.subTest(prefix=prefix):
+                    with self.assertRaisesRegex(ArgumentError, "^prefix"):
+                        limiter(connect(module), SCRIPTS, prefix=prefix)
+        for name in (5, 5.0, True, b"n", ["n"], "", "n\n"):
+            with self.subTest(name=name):
+                with self.assertRaisesRegex(ArgumentError, "^name"):
+                    sluice.sliding_log(5, 1000, name)
 
     def test_a_script_that_is_not_there(self):
         with self.assertRaisesRegex(FileNotFoundError, r"no leaky_bucket\.lua in "):
