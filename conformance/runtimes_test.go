@@ -34,7 +34,7 @@ type loader struct {
 	with   []string // the interpreter, by preference
 	probe  []string // arguments that succeed where what it needs is there
 	agent  []string // arguments
-	demo   string   // a program in the folder
+	demo   []string // a program in the folder, and its arguments
 	picky  bool     // it refuses a client that sends commands again on its own; others tell theirs not to
 	tests  string   // another, of what the vectors can't ask of it: it ends with 0
 	shell  bool     // a process for every call, no NUL in a subject and no results to settle but by their numbers
@@ -43,7 +43,7 @@ type loader struct {
 var loaders = []loader{
 	{
 		name: "python", picky: true, folder: "python", needs: "python3 with redis-py", with: []string{"python3", "/usr/bin/python3"},
-		probe: []string{"-c", "import redis"}, agent: []string{"agent.py", "sync"}, demo: "demo.py", tests: "sluice_test.py",
+		probe: []string{"-c", "import redis"}, agent: []string{"agent.py", "sync"}, demo: []string{"demo.py"}, tests: "sluice_test.py",
 	},
 	{
 		name: "python-asyncio", picky: true, folder: "python", needs: "python3 with redis-py", with: []string{"python3", "/usr/bin/python3"},
@@ -51,23 +51,23 @@ var loaders = []loader{
 	},
 	{
 		name: "node-redis", picky: true, folder: "node", needs: "node, and npm ci in examples/node", with: []string{"node"},
-		probe: []string{"-e", "require('redis')"}, agent: []string{"agent.mjs", "node-redis"}, demo: "demo.mjs", tests: "sluice.test.mjs",
+		probe: []string{"-e", "require('redis')"}, agent: []string{"agent.mjs", "node-redis"}, demo: []string{"demo.mjs"}, tests: "sluice.test.mjs",
 	},
 	{
 		name: "ioredis", picky: true, folder: "node", needs: "node, and npm ci in examples/node", with: []string{"node"},
-		probe: []string{"-e", "require('ioredis')"}, agent: []string{"agent.mjs", "ioredis"},
+		probe: []string{"-e", "require('ioredis')"}, agent: []string{"agent.mjs", "ioredis"}, demo: []string{"demo.mjs", "ioredis"},
 	},
 	{
 		name: "ruby", folder: "ruby", needs: "ruby with redis-rb", with: []string{"ruby"},
-		probe: []string{"-e", "require 'redis'"}, agent: []string{"agent.rb"}, demo: "demo.rb", tests: "sluice_test.rb",
+		probe: []string{"-e", "require 'redis'"}, agent: []string{"agent.rb"}, demo: []string{"demo.rb"}, tests: "sluice_test.rb",
 	},
 	{
 		name: "php", folder: "php", needs: "php with phpredis", with: []string{"php"},
-		probe: []string{"-r", "new Redis();"}, agent: []string{"agent.php"}, demo: "demo.php", tests: "sluice_test.php",
+		probe: []string{"-r", "new Redis();"}, agent: []string{"agent.php"}, demo: []string{"demo.php"}, tests: "sluice_test.php",
 	},
 	{
 		name: "shell", folder: "shell", needs: "redis-cli and sh", with: []string{"sh"},
-		probe: []string{"-c", "command -v redis-cli sha1sum sha256sum"}, agent: []string{"agent.sh"}, demo: "demo.sh", tests: "sluice_test.sh", shell: true,
+		probe: []string{"-c", "command -v redis-cli sha1sum sha256sum"}, agent: []string{"agent.sh"}, demo: []string{"demo.sh"}, tests: "sluice_test.sh", shell: true,
 	},
 }
 
@@ -797,13 +797,13 @@ func TestLoadersDemos(t *testing.T) {
 		return
 	}
 	for _, l := range loadersHere(t) {
-		if l.demo == "" {
+		if l.demo == nil {
 			continue
 		}
 		t.Run(l.name, func(t *testing.T) {
 			server.Flush(t)
 			const want = "allowed, 1 left\nallowed, 0 left\ndenied, try again in 60000 ms\n"
-			if got, err := l.command(t, server.Addr, l.demo).CombinedOutput(); err != nil || string(got) != want {
+			if got, err := l.command(t, server.Addr, l.demo...).CombinedOutput(); err != nil || string(got) != want {
 				t.Errorf("%v, printed\n%swant\n%s", err, got, want)
 			}
 		})

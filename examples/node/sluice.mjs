@@ -1,5 +1,7 @@
 // Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs Node 18, and node-redis or
-// ioredis (tested with Node 20, node-redis 5.9.0 and ioredis 5.9.3).
+// ioredis (tested with Node 20, node-redis 5.9.0@@N@@ and ioredis 5.9.3@@I@@):
+//
+//   npm install redis    # or: npm install ioredis
 //
 //   import { createClient } from 'redis'
 //   const client = await createClient({ disableOfflineQueue: true }).on('error', console.error).connect()
@@ -37,21 +39,26 @@ export class StateError extends Error {}
 export class ReplyError extends Error {}
 
 /** At most limit units in any window, exactly. */
-export const slidingLog = (limit, windowMs, name) => policy('log', 'sliding_log', [limit, windowMs], name)
+export const slidingLog = (limit, windowMs, name) => policy('log', 'sliding_log', { limit, windowMs }, name)
 
 /** About limit units in any window, in constant memory. */
-export const slidingCounter = (limit, windowMs, name) => policy('counter', 'sliding_counter', [limit, windowMs], name)
+export const slidingCounter = (limit, windowMs, name) => policy('counter', 'sliding_counter', { limit, windowMs }, name)
 
 /** A burst of capacity units, then refill units each period. */
 export const tokenBucket = (capacity, refill, periodMs, name) =>
-  policy('bucket', 'token_bucket', [capacity, refill, periodMs], name)
+  policy('bucket', 'token_bucket', { capacity, refill, periodMs }, name)
+
+const UNITS = 1_000_000_000
+const WINDOW_MS = 31_622_400_000 // 366 days
 
 // A policy's part of a key is its name, or else its kind and its window.
 function policy(kind, script, numbers, name) {
+  for (const [what, number] of Object.entries(numbers)) integer(what, number, 1, what.endsWith('Ms') ? WINDOW_MS : UNITS)
   if (name !== undefined && !(typeof name === 'string' && /^[A-Za-z0-9._-]{1,64}$/.test(name))) {
     throw new ArgumentError('name must be 1 to 64 of the characters A-Z a-z 0-9 . _ -')
   }
-  return Object.freeze({ script, numbers: numbers.map(String), part: name ?? `${kind}/${numbers.at(-1)}` })
+  numbers = Object.freeze(Object.values(numbers).map(String))
+  return Object.freeze({ script, numbers, part: name ?? `${kind}/${numbers.at(-1)}` })
 }
 
 /** Joins the parts of a subject (a route and an address, say) so that different parts never give the same one. */
@@ -69,9 +76,10 @@ function bytesOf(what, text) {
   throw new ArgumentError(`${what} must be a string of well-formed Unicode, or a Uint8Array`)
 }
 
-function integer(what, number) {
-  if (!Number.isSafeInteger(number)) throw new ArgumentError(`${what} must be an integer`)
-  return number
+// A BigInt is none: what comes back are Numbers, and the two don't mix.
+function integer(what, number, least, most) {
+  if (Number.isInteger(number) && least <= number && number <= most) return number
+  throw new ArgumentError(`${what} must be a Number, an integer from ${least} to ${most}`)
 }
 
 // The numbers of a reply. A client may have been told to make strings of them.
@@ -79,7 +87,7 @@ function numbersOf(reply, count) {
   const integer = (value) => (typeof value !== 'object' && /^-?\d+$/.test(value) ? Number(value) : NaN)
   const numbers = [reply].flat().map(integer)
   if (numbers.length !== count || !numbers.every(Number.isSafeInteger)) {
-    throw new ReplyError(`the reply must be ${count} integers: ${JSON.stringify(reply)?.slice(0, 64)}`)
+    throw new ReplyError(`the reply must be ${count} integer${count > 1 ? 's' : ''}: ${JSON.stringify(reply)?.slice(0, 64)}`)
   }
   return numbers
 }
@@ -106,6 +114,7 @@ export class Limiter {
     if (secret !== undefined && !(secret instanceof Uint8Array && secret.length >= 16)) {
       throw new ArgumentError('secret must be undefined, or a Uint8Array of at least 16 bytes')
     }
+    if (timeoutMs !== undefined) integer('timeoutMs', timeoutMs, 1, 2 ** 31 - 1) // setTimeout makes 1 ms of any other
     this.#prefix = prefix
     this.#secret = secret && Buffer.from(secret)
     this.#timeoutMs = timeoutMs
@@ -116,6 +125,7 @@ export class Limiter {
       this.#scripts.set(basename(file, '.lua'), { text: text.toString(), sha1 })
     }
     if (this.#scripts.size === 0) throw new Error(`no .lua files in ${scripts}`)
+    if (!(client?.evalSha || client?.call)) throw new ArgumentError('the client must be of node-redis or of ioredis')
     if (client.isCluster || client.nodeClient) {
       // That of ioredis sends again after a lost connection, 16 times, whatever its options say.
       throw new ArgumentError('the client must be of one node and not of a cluster, which may send a charge again')
@@ -140,24 +150,25 @@ export class Limiter {
 
   /** Asks for cost units and charges all of them, or none if they are not free. */
   async take(subject, policy, cost = 1) {
-    return this.#decide('take', this.redisKey(subject, policy), policy, cost)
+    return this.#decide('take', this.redisKey(subject, policy), policy, integer('cost', cost, 0, UNITS))
   }
 
   /** Tells whether take would be allowed, and what is free now. Charges nothing. */
   async peek(subject, policy, cost = 1) {
-    return this.#decide('peek', this.redisKey(subject, policy), policy, cost)
+    return this.#decide('peek', this.redisKey(subject, policy), policy, integer('cost', cost, 0, UNITS))
   }
 
   /** Corrects a charge, once, now that its true cost is known. */
   async settle(result, actual) {
-    if (result.charged === undefined) throw new ArgumentError('only a result that charged can be settled')
-    const difference = integer('actual', actual) - result.charged
-    return this.#decide('settle', result.key, result.policy, difference, result.serverTimeUs)
+    if (result?.charged === undefined) throw new ArgumentError('only a result that charged can be settled')
+    const difference = integer('actual', actual, 0, UNITS) - integer('charged', result.charged, 0, UNITS)
+    const receipt = integer('serverTimeUs', result.serverTimeUs, 0, Number.MAX_SAFE_INTEGER)
+    return this.#decide('settle', result.key, result.policy, difference, receipt)
   }
 
   /** Forgets what was used. */
   async reset(subject, policy) {
-    await this.#inTime(this.#unlink(this.redisKey(subject, policy)))
+    numbersOf(await this.#inTime(this.#unlink(this.redisKey(subject, policy))), 1)
   }
 
   /** The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot. */
@@ -189,7 +200,7 @@ export class Limiter {
 
   // retryAfterMs is 0 if allowed, Infinity if the cost is above the limit. charged is what settle can correct.
   async #decide(operation, key, policy, cost, ...receipt) {
-    const args = [operation, String(integer('cost', cost)), ...policy.numbers, ...receipt.map(String)]
+    const args = [operation, String(cost), ...policy.numbers, ...receipt.map(String)]
     const [allowed, remaining, retry, resetAfterMs, serverTimeUs] = await this.call(policy.script, [key], args)
     return {
       allowed: allowed === 1,

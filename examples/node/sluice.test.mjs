@@ -3,8 +3,8 @@
 import assert from 'node:assert/strict'
 import test, { after } from 'node:test'
 import { Cluster, Redis } from 'ioredis'
-import { createClient, createClientPool, createCluster, RESP_TYPES } from 'redis'
-import { ArgumentError, key, Limiter, slidingLog } from './sluice.mjs'
+import { createClient, createClientPool, createCluster, createSentinel, RESP_TYPES } from 'redis'
+import { ArgumentError, key, Limiter, ReplyError, slidingCounter, slidingLog, tokenBucket } from './sluice.mjs'
 
 const url = `redis://${process.env.REDIS_ADDR}`
 const scripts = process.env.SLUICE_SCRIPTS
@@ -31,6 +31,9 @@ test('a client that sends again, or later, is refused', () => {
     [new Redis(url, { ...careful, keyPrefix: 'x:' }), /keyPrefix/],
     [new Redis(url, careful).pipeline(), /pipeline/],
     [new Redis(url, careful).multi(), /pipeline/],
+    [nodeRedis.multi(), /disableOfflineQueue/],
+    [createSentinel({ name: 'a', sentinelRootNodes: node, nodeClientOptions: { disableOfflineQueue: true } }), /disableOfflineQueue/],
+    ...[undefined, null, 5, 'redis', {}].map((other) => [other, /node-redis or of ioredis/]),
   ]) {
     refused(() => new Limiter(client, { scripts }), message)
   }
@@ -44,9 +47,37 @@ test('numbers that the client makes strings of', async () => {
   }
 })
 
+// Neither client can tell beforehand that it is within a transaction: the answer tells.
+test('a transaction that was opened by hand', async () => {
+  for (const [name, client, send] of [
+    ['in node-redis', nodeRedis, (word) => nodeRedis.sendCommand([word])],
+    ['in ioredis', ioredis, (word) => ioredis.call(word)],
+  ]) {
+    const limiter = new Limiter(client, { scripts })
+    await send('MULTI')
+    await assert.rejects(limiter.take(name, five), (err) => err instanceof ReplyError && /QUEUED/.test(err.message))
+    await assert.rejects(limiter.reset(name, five), (err) => err instanceof ReplyError && /QUEUED/.test(err.message))
+    await send('DISCARD')
+    assert.equal((await limiter.peek(name, five)).remaining, 5)
+  }
+})
+
+const noNumbers = ['5', 5n, 5.5, NaN, Infinity, -1, 2 ** 53, 1e21, true, null, [5], new Number(5), Symbol('5'), { valueOf: () => 5 }]
+
+test('only integers make a policy', () => {
+  for (const number of [...noNumbers, undefined, 0]) {
+    refused(() => slidingLog(number, 1000), /^limit must be a Number, an integer from 1 to 1000000000$/)
+    refused(() => slidingCounter(5, number), /^windowMs must be a Number, an integer from 1 to 31622400000$/)
+    refused(() => tokenBucket(number, 1, 1000), /^capacity/)
+    refused(() => tokenBucket(5, number, 1000), /^refill/)
+    refused(() => tokenBucket(5, 1, number), /^periodMs/)
+  }
+  for (const timeoutMs of [...noNumbers, 0, 2 ** 31]) refused(() => new Limiter(nodeRedis, { scripts, timeoutMs }), /^timeoutMs/)
+})
+
 test('only text and bytes make a key, only integers a cost', async () => {
   const limiter = new Limiter(nodeRedis, { scripts })
-  for (const subject of [['a'], [97], { length: 20_000_000 }, new Uint16Array([353]), 5, null, undefined, '\ud800', 'a\udc00b']) {
+  for (const subject of [['a'], [97], { length: 20_000_000 }, new Uint16Array([353]), 5, null, undefined, Symbol('a'), '\ud800', 'a\udc00b']) {
     refused(() => limiter.redisKey(subject, five), /^subject/)
     refused(() => limiter.redisKey('a', five, subject ?? 5), /^tag/)
     refused(() => key('api', subject), /^part/)
@@ -54,16 +85,23 @@ test('only text and bytes make a key, only integers a cost', async () => {
   assert.equal(limiter.redisKey(new Uint8Array([97]), five), limiter.redisKey('a', five))
   assert.equal(String(key('😀', Buffer.from('b'))), '4:😀1:b')
   const result = await limiter.take('costs', five)
-  for (const cost of ['1', 1n, 1.5, NaN, Infinity, true, null, [1]]) {
-    await assert.rejects(limiter.take('costs', five, cost), ArgumentError)
-    await assert.rejects(limiter.settle(result, cost), ArgumentError)
+  const rejected = (call, message) => assert.rejects(call, (err) => err instanceof ArgumentError && message.test(err.message))
+  for (const number of noNumbers) {
+    await rejected(limiter.take('costs', five, number), /^cost/)
+    await rejected(limiter.peek('costs', five, number), /^cost/)
+    await rejected(limiter.settle(result, number), /^actual/)
+    await rejected(limiter.settle({ ...result, charged: number }, 1), /^charged/)
+    await rejected(limiter.settle({ ...result, serverTimeUs: number }, 1), /^serverTimeUs/)
   }
+  await rejected(limiter.settle(undefined, 1), /only a result that charged/)
   const peeked = await limiter.peek('costs', five)
   assert.equal(peeked.remaining, 4)
   await assert.rejects(limiter.settle(peeked, 1), ArgumentError)
-  for (const name of [true, 5, null, ['a'], 'a\n']) refused(() => slidingLog(5, 1000, name), /^name/)
-  for (const prefix of [5, null, ['a'], 'a\n']) refused(() => new Limiter(nodeRedis, { scripts, prefix }), /^prefix/)
-  refused(() => new Limiter(nodeRedis, { scripts, secret: '0123456789abcdef' }), /Uint8Array/)
+  for (const name of [true, 5, null, ['a'], 'a\n', '', Symbol('a'), Buffer.from('a')]) refused(() => slidingLog(5, 1000, name), /^name/)
+  for (const prefix of [5, null, ['a'], 'a\n', '', Symbol('a'), Buffer.from('a')]) refused(() => new Limiter(nodeRedis, { scripts, prefix }), /^prefix/)
+  for (const secret of ['0123456789abcdef', 16, null, new Uint16Array(16), new Uint8Array(15)]) {
+    refused(() => new Limiter(nodeRedis, { scripts, secret }), /Uint8Array/)
+  }
 })
 
 test('a script that is not there', async () => {

@@ -208,6 +208,11 @@ def _numbers(reply, script: str, keys: list) -> list[int]:
     return reply
 
 
+def _count(reply) -> None:
+    if type(reply) is not int:
+        raise ReplyError(f"the reply must be an integer: {reply!r:.64}")
+
+
 def _result(reply, key: str, policy: Policy, charged: int | None) -> Result:
     allowed, remaining, retry, reset, time = reply
     retry = None if retry < 0 else retry
@@ -256,7 +261,7 @@ class Limiter(_Limiter):
 
     def reset(self, subject, policy: Policy) -> None:
         """Forgets what was used."""
-        self._client.unlink(self.redis_key(subject, policy))
+        _count(self._client.unlink(self.redis_key(subject, policy)))
 
     def call(self, script: str, keys: list, args: list) -> list[int]:
         """Calls a script ("token_bucket", "multi") by its digest, and by its text if the server does not know it."""
@@ -288,7 +293,7 @@ class AsyncLimiter(_Limiter):
         return _result(await self.call(policy.script, [key], args), key, policy, None)
 
     async def reset(self, subject, policy: Policy) -> None:
-        await self._client.unlink(self.redis_key(subject, policy))
+        _count(await self._client.unlink(self.redis_key(subject, policy)))
 
     async def call(self, script: str, keys: list, args: list) -> list[int]:
         text, sha1 = self._script(script)

@@ -119,6 +119,29 @@ class Test(unittest.TestCase):
                 with self.assertRaisesRegex(ArgumentError, "^name"):
                     sluice.sliding_log(5, 1000, name)
 
+    def test_a_transaction_that_was_opened_by_hand(self):
+        client = connect(redis).client()  # one connection
+        limiter = Limiter(client, SCRIPTS)
+        client.execute_command("MULTI")
+        for call in (limiter.take, limiter.reset):
+            with self.assertRaisesRegex((sluice.ReplyError, ValueError), "QUEUED"):  # redis-py 4 itself says so of an UNLINK
+                call("queued", FIVE)
+        client.execute_command("DISCARD")
+        self.assertEqual(limiter.peek("queued", FIVE).remaining, 5)
+
+        async def asynchronous():
+            client = connect(redis.asyncio).client()
+            limiter = AsyncLimiter(client, SCRIPTS)
+            await client.execute_command("MULTI")
+            for call in (limiter.take, limiter.reset):
+                with self.assertRaisesRegex((sluice.ReplyError, ValueError), "QUEUED"):
+                    await call("queued", FIVE)
+            await client.execute_command("DISCARD")
+            self.assertEqual((await limiter.peek("queued", FIVE)).remaining, 5)
+            await client.close()
+
+        asyncio.run(asynchronous())
+
     def test_a_script_that_is_not_there(self):
         with self.assertRaisesRegex(FileNotFoundError, r"no leaky_bucket\.lua in "):
             Limiter(connect(redis), SCRIPTS).call("leaky_bucket", ["k"], [])
