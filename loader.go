@@ -43,10 +43,10 @@ const (
 )
 
 const (
-	slidingLogSHA1     = "c275b23ba7a8e6fa23ba7fb910f37c36e31b9c0b"
-	slidingCounterSHA1 = "3e87f3f34d834fa95a3f377c68917a78e23e2ff8"
-	tokenBucketSHA1    = "b1839dc80643336e50bf113fa9eea153139a699c"
-	multiSHA1          = "32c9bf9cb4d3194f728c81b9e2b316d46b836901"
+	slidingLogSHA1     = "c647f17027afc7ed311a6975f63097888a9eeb5a"
+	slidingCounterSHA1 = "ed1ae516b226f11987a580f0c33be407e87c5a41"
+	tokenBucketSHA1    = "a7fc1cbe60ada0813d96f400447da8161a121c31"
+	multiSHA1          = "84d2c61202db2a8c32c75364686e013cd5795dd7"
 )
 
 type script struct {

@@ -14,36 +14,12 @@
 -- Needs      Redis >= 7.0 or Valkey, of 64 bits. A state is the same to a function and to its script: both may be used
 --            on one key.
 
--- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^15, a
--- thousand times what can be in use, so a difference modulo 10^15 is never ambiguous.
+-- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^14, a
+-- hundred times what can be in use, so a difference modulo 10^14 is never ambiguous.
 local function log_entry(member)
-  if #member < 28 then return nil end
-  local time, total = tonumber(string.sub(member, 1, 14), 16), tonumber(string.sub(member, 15, 27), 16)
+  if #member < 27 then return nil end
+  local time, total = tonumber(string.sub(member, 1, 14), 16), tonumber(string.sub(member, 15, 26), 16)
   if time then return time, total end
-end
-
--- The time and the rank of the first entry with which `units` have passed since the running total was `base`, where
--- `used` have passed with the newest; nil if a member is no entry. It lies after rank `dead`. The oldest entry is tried
--- first, then a guess by proportion, which is right where costs are alike, then growing steps from there.
-local function log_passing(key, base, used, units, dead, newest)
-  local low, high, time = dead, redis.call('ZCARD', key) - 1, newest -- not passed at low, passed at high
-  local guess = low + 1
-  local proportion, step = low + math.ceil((high - low) * units / used), 1
-  while high - low > 1 do
-    local at, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
-    if not total then return nil end
-    local passed = (total - base) % 1000000000000000
-    local found = passed >= units and passed <= used -- before the base it wraps around, far above what is used
-    if found then high, time = guess, at else low = guess end
-    local middle = math.floor((low + high) / 2)
-    if proportion then
-      guess, proportion = math.min(math.max(proportion, low + 1), high - 1), nil
-    else
-      guess = found and math.max(high - step, middle) or math.min(low + step, middle)
-      step = step * 2
-    end
-  end
-  return time, high
 end
 
 -- floor((a * b + extra) / c) and the remainder. Doubles are exact below 2^53 only: where the sum may pass that, long
@@ -127,6 +103,7 @@ local function run_sliding_log(KEYS, ARGV)
   local at, expiry = now, nil -- expiry: of a log in which entries count
   local base, used = 0, 0 -- the running total before the units that count, and those
   local newest -- the time of the newest entry
+  local first_time, first_passed -- of the oldest entry that counts, and the units that pass with it
   local dead = 0 -- entries at the front that count no more
   local header, header_window
   local foreign = 'SLUICESTATE KEYS[1] holds something that is not a sliding log'
@@ -159,56 +136,74 @@ local function run_sliding_log(KEYS, ARGV)
           end
         end
       end
-      local units = tonumber(string.sub(oldest, 28), 16)
-      if not oldest_total or not units then return redis.error_reply(foreign) end
+      local units = tonumber(string.sub(oldest, 27), 16)
+      if not oldest_total or not units or time > last then return redis.error_reply(foreign) end
       if time > cut then
-        used = math.min((total - oldest_total) % 1000000000000000 + units, (total - b) % 1000000000000000)
-        base, newest = total - used, last
+        local after = (total - oldest_total) % 100000000000000
+        used = math.min(after + units, (total - b) % 100000000000000)
+        base, newest, first_time, first_passed = total - used, last, time, used - after
         header, header_window, expiry = first, w + 0, u + 0
       end
     end
   end
 
   local allowed, retry, charge, refund = 1, 0, 0, 0 -- retry: in us
+  local passing -- units: with which entry do so many pass?
   if operation == 'settle' then
     if cost > 0 then
       charge = math.min(cost, 1000000000000 - used) -- debts end here, a thousand times the largest limit
     elseif receipt == 0 or (receipt > now - window and receipt <= now + window) then
       refund = math.min(-cost, used)
+      if refund > 0 and refund < used then passing = refund + 1 end
     end
   elseif cost == 0 or used + cost <= limit then
     if operation == 'take' then charge = cost end
   else
     allowed, retry = 0, -1
-    if cost <= limit then
-      local time = log_passing(key, base, used, used + cost - limit, dead, newest)
-      if not time then return redis.error_reply(foreign) end
-      retry = time + window - now
-    end
+    if cost <= limit then passing = used + cost - limit end
   end
 
+  -- The oldest entry is tried first, then a guess by proportion, which is right where costs are alike, then growing
+  -- steps from there. `rank` is the entry's, and its time is `time`.
+  local rank, time = dead + 1, first_time
+  if passing and passing > first_passed then
+    local low, high = rank, redis.call('ZCARD', key) - 1 -- not passed at low, passed at high
+    local guess, step = low + math.ceil((high - low) * passing / used), 1
+    time = newest
+    while high - low > 1 do
+      guess = math.max(low + 1, math.min(guess, high - 1))
+      local moment, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
+      if not total then return redis.error_reply(foreign) end
+      local passed = (total - base) % 100000000000000
+      local found = passed >= passing and passed <= used -- before the base it wraps around, far above what is used
+      if found then high, time = guess, moment else low = guess end
+      local middle = math.floor((low + high) / 2)
+      guess = found and math.max(high - step, middle) or math.min(low + step, middle)
+      step = step * 2
+    end
+    rank = high
+    if time < first_time or time > newest then return redis.error_reply(foreign) end
+  end
+  if allowed == 0 and passing then retry = time + window - now end
+
   -- `clear`: what is there counts no more; `member`: an entry to be added, at `stamp`; `text`: the header as it is to
-  -- be; `moved`: the key's expiry (ms), where its own is not right.
+  -- be; `moved`: the key's expiry (ms), where its own won't do.
   local clear, stamp, member, text, moved
   if charge > 0 or refund > 0 then
     clear = first and not header or refund == used and charge == 0
-    if refund > 0 and not clear then
-      local time, rank = log_passing(key, base, used, refund + 1, dead, newest)
-      if not time then return redis.error_reply(foreign) end
-      dead = rank - 1
-    end
+    if refund > 0 then dead = rank - 1 end
     base, used = base + refund, used - refund
     if charge > 0 then
       local total = base + used + charge
-      -- Not within one microsecond, where the totals give the order: there is room for 3 * 10^15 more.
-      if total >= 1000000000000000 and at ~= newest then
-        base, total = base - 1000000000000000, total - 1000000000000000
+      -- Not within one microsecond, where the totals give the order: there is room for 1.8 * 10^14 more.
+      if total >= 100000000000000 and at ~= newest then
+        base, total = base - 100000000000000, total - 100000000000000
       end
-      if total >= 4500000000000000 then
+      if total >= 280000000000000 then
         return redis.error_reply(foreign .. ' with room in this microsecond')
       end
       newest, used = at, used + charge
-      stamp, member = string.format('%d', at), string.format('%014x%013x%x', at, total, charge)
+      stamp, member = string.format('%d', at), string.format('%014x%012x%x', at, total, charge)
     end
     if used > 0 then
       local need = newest + window + 999
@@ -219,7 +214,7 @@ local function run_sliding_log(KEYS, ARGV)
         moved = string.format('%d', expiry)
       end
       if moved or refund > 0 or header_window ~= window_ms then
-        text = string.format('log:%d:%d:%d', window_ms, expiry, base % 1000000000000000)
+        text = string.format('log:%d:%d:%d', window_ms, expiry, base % 100000000000000)
       end
     end
   end
@@ -368,7 +363,7 @@ local function run_sliding_counter(KEYS, ARGV)
     if cost <= limit then retry = counter_wait(now_ms, limit - cost, previous, current, start, window, expiry) end
   end
 
-  -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own is not right.
+  -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own won't do.
   local text, moved
   if from_previous ~= 0 or from_current ~= 0 then
     previous, current = previous + from_previous, current + from_current
@@ -514,7 +509,7 @@ local function run_token_bucket(KEYS, ARGV)
     if deficit < 0 then deficit, fraction = 0, 0 end
     used = fraction > 0 and deficit + 1 or deficit
   end
-  -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own is not right.
+  -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own won't do.
   local reset, text, moved = 0, change ~= 0 and '', nil
   if used > 0 then
     reset = at + muldiv(deficit, period, fraction + refill - 1, refill) - now
@@ -553,219 +548,242 @@ local function run_token_bucket(KEYS, ARGV)
   return {allowed, remaining, retry, reset, now}
 end
 
-local function sliding_log(now, key, operation, cost, receipt, limit, window_ms)
-  -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
-  local window = window_ms * 1000
-  local now_ms = (now - now % 1000) / 1000
+-- Decides the limit whose arguments come after `before`: the numbers of its reply, and what its state is to be. The
+-- algorithms are not functions of their own, which would be made at each call.
+local function decide(now, key, args, operation, before)
+  local algorithm, cost, receipt = args[before + 1], args[before + 2] + 0, 0
+  if algorithm == 'sliding_log' then
+    local limit, window_ms = args[before + 3] + 0, args[before + 4] + 0
+    -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
+    local window = window_ms * 1000
+    local now_ms = (now - now % 1000) / 1000
 
-  local at, expiry = now, nil -- expiry: of a log in which entries count
-  local base, used = 0, 0 -- the running total before the units that count, and those
-  local newest -- the time of the newest entry
-  local dead = 0 -- entries at the front that count no more
-  local header, header_window
-  local foreign = 'SLUICESTATE KEYS[1] holds something that is not a sliding log'
-  local front = redis.pcall('ZRANGE', key, 0, 2)
-  local first = front[1]
-  if front.err then -- one that failed for another reason (no permission, say) keeps its own error
-    return string.find(front.err, '^WRONGTYPE') and redis.error_reply(foreign) or front
-  end
-  if first then
-    local w, u, b
-    if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
-    local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
-    local oldest = front[2] or ''
-    local time, oldest_total = log_entry(oldest)
-    if not w or not total or not oldest_total then return redis.error_reply(foreign) end
-    -- A log from the future stands still for up to one window, and is discarded beyond.
-    if now_ms < u + 0 and last - now <= window then
-      if last > at then at = last end
-      -- The last change forgot what was outside its own window, so a longer one now does not bring it back.
-      local cut = math.max(at - window, last - w * 1000)
-      if time <= cut and front[3] then
-        dead, oldest = 1, front[3]
-        time, oldest_total = log_entry(oldest)
-        if time and time <= cut then
-          dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
-          local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
-          if member then
-            oldest = member
-            time, oldest_total = log_entry(oldest)
+    local at, expiry = now, nil -- expiry: of a log in which entries count
+    local base, used = 0, 0 -- the running total before the units that count, and those
+    local newest -- the time of the newest entry
+    local first_time, first_passed -- of the oldest entry that counts, and the units that pass with it
+    local dead = 0 -- entries at the front that count no more
+    local header, header_window
+    local foreign = 'SLUICESTATE KEYS[1] holds something that is not a sliding log'
+    local front = redis.pcall('ZRANGE', key, 0, 2)
+    local first = front[1]
+    if front.err then -- one that failed for another reason (no permission, say) keeps its own error
+      return string.find(front.err, '^WRONGTYPE') and redis.error_reply(foreign) or front
+    end
+    if first then
+      local w, u, b
+      if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
+      local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
+      local oldest = front[2] or ''
+      local time, oldest_total = log_entry(oldest)
+      if not w or not total or not oldest_total then return redis.error_reply(foreign) end
+      -- A log from the future stands still for up to one window, and is discarded beyond.
+      if now_ms < u + 0 and last - now <= window then
+        if last > at then at = last end
+        -- The last change forgot what was outside its own window, so a longer one now does not bring it back.
+        local cut = math.max(at - window, last - w * 1000)
+        if time <= cut and front[3] then
+          dead, oldest = 1, front[3]
+          time, oldest_total = log_entry(oldest)
+          if time and time <= cut then
+            dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
+            local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
+            if member then
+              oldest = member
+              time, oldest_total = log_entry(oldest)
+            end
           end
         end
-      end
-      local units = tonumber(string.sub(oldest, 28), 16)
-      if not oldest_total or not units then return redis.error_reply(foreign) end
-      if time > cut then
-        used = math.min((total - oldest_total) % 1000000000000000 + units, (total - b) % 1000000000000000)
-        base, newest = total - used, last
-        header, header_window, expiry = first, w + 0, u + 0
+        local units = tonumber(string.sub(oldest, 27), 16)
+        if not oldest_total or not units or time > last then return redis.error_reply(foreign) end
+        if time > cut then
+          local after = (total - oldest_total) % 100000000000000
+          used = math.min(after + units, (total - b) % 100000000000000)
+          base, newest, first_time, first_passed = total - used, last, time, used - after
+          header, header_window, expiry = first, w + 0, u + 0
+        end
       end
     end
-  end
 
-  local allowed, retry, charge, refund = 1, 0, 0, 0 -- retry: in us
-  if operation == 'settle' then
-    if cost > 0 then
-      charge = math.min(cost, 1000000000000 - used) -- debts end here, a thousand times the largest limit
-    elseif receipt == 0 or (receipt > now - window and receipt <= now + window) then
-      refund = math.min(-cost, used)
+    local allowed, retry, charge, refund = 1, 0, 0, 0 -- retry: in us
+    local passing -- units: with which entry do so many pass?
+    if operation == 'settle' then
+      if cost > 0 then
+        charge = math.min(cost, 1000000000000 - used) -- debts end here, a thousand times the largest limit
+      elseif receipt == 0 or (receipt > now - window and receipt <= now + window) then
+        refund = math.min(-cost, used)
+        if refund > 0 and refund < used then passing = refund + 1 end
+      end
+    elseif cost == 0 or used + cost <= limit then
+      if operation == 'take' then charge = cost end
+    else
+      allowed, retry = 0, -1
+      if cost <= limit then passing = used + cost - limit end
     end
-  elseif cost == 0 or used + cost <= limit then
-    if operation == 'take' then charge = cost end
-  else
-    allowed, retry = 0, -1
-    if cost <= limit then
-      local time = log_passing(key, base, used, used + cost - limit, dead, newest)
-      if not time then return redis.error_reply(foreign) end
-      retry = time + window - now
-    end
-  end
 
-  -- `clear`: what is there counts no more; `member`: an entry to be added, at `stamp`; `text`: the header as it is to
-  -- be; `moved`: the key's expiry (ms), where its own is not right.
-  local clear, stamp, member, text, moved
-  if charge > 0 or refund > 0 then
-    clear = first and not header or refund == used and charge == 0
-    if refund > 0 and not clear then
-      local time, rank = log_passing(key, base, used, refund + 1, dead, newest)
-      if not time then return redis.error_reply(foreign) end
-      dead = rank - 1
-    end
-    base, used = base + refund, used - refund
-    if charge > 0 then
-      local total = base + used + charge
-      -- Not within one microsecond, where the totals give the order: there is room for 3 * 10^15 more.
-      if total >= 1000000000000000 and at ~= newest then
-        base, total = base - 1000000000000000, total - 1000000000000000
+    -- The oldest entry is tried first, then a guess by proportion, which is right where costs are alike, then growing
+    -- steps from there. `rank` is the entry's, and its time is `time`.
+    local rank, time = dead + 1, first_time
+    if passing and passing > first_passed then
+      local low, high = rank, redis.call('ZCARD', key) - 1 -- not passed at low, passed at high
+      local guess, step = low + math.ceil((high - low) * passing / used), 1
+      time = newest
+      while high - low > 1 do
+        guess = math.max(low + 1, math.min(guess, high - 1))
+        local moment, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
+        if not total then return redis.error_reply(foreign) end
+        local passed = (total - base) % 100000000000000
+        local found = passed >= passing and passed <= used -- before the base it wraps around, far above what is used
+        if found then high, time = guess, moment else low = guess end
+        local middle = math.floor((low + high) / 2)
+        guess = found and math.max(high - step, middle) or math.min(low + step, middle)
+        step = step * 2
       end
-      if total >= 4500000000000000 then
-        return redis.error_reply(foreign .. ' with room in this microsecond')
-      end
-      newest, used = at, used + charge
-      stamp, member = string.format('%d', at), string.format('%014x%013x%x', at, total, charge)
+      rank = high
+      if time < first_time or time > newest then return redis.error_reply(foreign) end
     end
+    if allowed == 0 and passing then retry = time + window - now end
+
+    -- `clear`: what is there counts no more; `member`: an entry to be added, at `stamp`; `text`: the header as it is to
+    -- be; `moved`: the key's expiry (ms), where its own won't do.
+    local clear, stamp, member, text, moved
+    if charge > 0 or refund > 0 then
+      clear = first and not header or refund == used and charge == 0
+      if refund > 0 then dead = rank - 1 end
+      base, used = base + refund, used - refund
+      if charge > 0 then
+        local total = base + used + charge
+        -- Not within one microsecond, where the totals give the order: there is room for 1.8 * 10^14 more.
+        if total >= 100000000000000 and at ~= newest then
+          base, total = base - 100000000000000, total - 100000000000000
+        end
+        if total >= 280000000000000 then
+          return redis.error_reply(foreign .. ' with room in this microsecond')
+        end
+        newest, used = at, used + charge
+        stamp, member = string.format('%d', at), string.format('%014x%012x%x', at, total, charge)
+      end
+      if used > 0 then
+        local need = newest + window + 999
+        need = (need - need % 1000) / 1000
+        local most = now_ms + 2 * window_ms
+        if not expiry or expiry < need or expiry > most then
+          expiry = math.max(need, most)
+          moved = string.format('%d', expiry)
+        end
+        if moved or refund > 0 or header_window ~= window_ms then
+          text = string.format('log:%d:%d:%d', window_ms, expiry, base % 100000000000000)
+        end
+      end
+    end
+    local reset = 0
     if used > 0 then
-      local need = newest + window + 999
-      need = (need - need % 1000) / 1000
-      local most = now_ms + 2 * window_ms
-      if not expiry or expiry < need or expiry > most then
-        expiry = math.max(need, most)
-        moved = string.format('%d', expiry)
-      end
-      if moved or refund > 0 or header_window ~= window_ms then
-        text = string.format('log:%d:%d:%d', window_ms, expiry, base % 1000000000000000)
+      -- No wait is longer than the state is known.
+      local known = expiry * 1000 - now
+      reset = newest + window - now
+      reset = (reset < known and reset or known) + 999
+      reset = (reset - reset % 1000) / 1000
+      if retry > 0 then
+        retry = (retry < known and retry or known) + 999
+        retry = (retry - retry % 1000) / 1000
       end
     end
+    local remaining = used < limit and limit - used or 0
+    return allowed, remaining, retry, reset, text, moved, clear, stamp, member, header, dead
   end
-  local reset = 0
-  if used > 0 then
-    -- No wait is longer than the state is known.
-    local known = expiry * 1000 - now
-    reset = newest + window - now
-    reset = (reset < known and reset or known) + 999
-    reset = (reset - reset % 1000) / 1000
-    if retry > 0 then
-      retry = (retry < known and retry or known) + 999
-      retry = (retry - retry % 1000) / 1000
-    end
-  end
-  local remaining = used < limit and limit - used or 0
-  return allowed, remaining, retry, reset, text, moved, clear, stamp, member, header, dead
-end
+  if algorithm == 'sliding_counter' then
+    local limit, window_ms = args[before + 3] + 0, args[before + 4]
+    -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
+    local window = window_ms + 0
+    local now_ms = (now - now % 1000) / 1000
 
-local function sliding_counter(now, key, operation, cost, receipt, limit, window_ms)
-  -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
-  local window = window_ms + 0
-  local now_ms = (now - now % 1000) / 1000
-
-  local previous, current = 0, 0
-  local at, expiry = now_ms, nil -- expiry: of a state that counts
-  local kept = false -- whether the key's expiry is already that of the window of `at`
-  local elapsed, start -- of `at` in its window
-  local state = redis.pcall('GET', key)
-  if state then
-    local failed = type(state) == 'table'
-    local w, last, p, c
-    if not failed and #state < 90 then
-      w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$')
-    end
-    local its_window
-    if w then
-      its_window = w == window_ms and window or w + 0
-      last, p, c = last + 0, p + 0, c + 0
-    end
-    -- Nor is it ours if the numbers are none that this script writes.
-    if not w or its_window < 1 or its_window > 31622400000 or p > 1000000000000 or c > 1000000000000 then
-      if failed and not string.find(state.err, '^WRONGTYPE') then return state end
-      return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding counter')
-    end
-    local began = last - last % its_window
-    -- A state from the future stands still for up to one window, and is discarded beyond.
-    if now_ms < began + 2 * its_window and last - now_ms <= window then
-      expiry = began + 2 * its_window
-      if last > at then at = last end
-      if its_window ~= window then -- all that the old window knew counts as charged at `last`, rounded up
-        c = math.min(c + muldiv(p, its_window - (last - began), its_window - 1, its_window), 1000000000000)
-        p, began = 0, last - last % window
+    local previous, current = 0, 0
+    local at, expiry = now_ms, nil -- expiry: of a state that counts
+    local kept = false -- whether the key's expiry is already that of the window of `at`
+    local elapsed, start -- of `at` in its window
+    local state = redis.pcall('GET', key)
+    if state then
+      local failed = type(state) == 'table'
+      local w, last, p, c
+      if not failed and #state < 90 then
+        w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$')
       end
+      local its_window
+      if w then
+        its_window = w == window_ms and window or w + 0
+        last, p, c = last + 0, p + 0, c + 0
+      end
+      -- Nor is it ours if the numbers are none that this script writes.
+      if not w or its_window < 1 or its_window > 31622400000 or p > 1000000000000 or c > 1000000000000 then
+        if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+        return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding counter')
+      end
+      local began = last - last % its_window
+      -- A state from the future stands still for up to one window, and is discarded beyond.
+      if now_ms < began + 2 * its_window and last - now_ms <= window then
+        expiry = began + 2 * its_window
+        if last > at then at = last end
+        if its_window ~= window then -- all that the old window knew counts as charged at `last`, rounded up
+          c = math.min(c + muldiv(p, its_window - (last - began), its_window - 1, its_window), 1000000000000)
+          p, began = 0, last - last % window
+        end
+        elapsed = at % window
+        start = at - elapsed
+        if start == began then
+          previous, current, kept = p, c, its_window == window
+        elseif start == began + window then
+          previous = c
+        end
+      end
+    end
+    if not start then
       elapsed = at % window
       start = at - elapsed
-      if start == began then
-        previous, current, kept = p, c, its_window == window
-      elseif start == began + window then
-        previous = c
-      end
     end
-  end
-  if not start then
-    elapsed = at % window
-    start = at - elapsed
-  end
 
-  local used = current + muldiv(previous, window - elapsed, 0, window)
-  local allowed, retry = 1, 0
-  local from_previous, from_current = 0, 0 -- what the call changes
-  if operation == 'settle' then
-    if cost > 0 then
-      from_current = math.min(cost, 1000000000000 - current) -- debts end here, a thousand times the largest limit
-    elseif receipt == 0 then -- the oldest first
-      from_previous = math.max(cost, -previous)
-      from_current = math.max(cost - from_previous, -current)
-    else
-      local charged = (receipt - receipt % 1000) / 1000
-      charged = charged - charged % window
-      if charged == start then
-        from_current = math.max(cost, -current)
-      elseif charged == start - window then
+    local used = current + muldiv(previous, window - elapsed, 0, window)
+    local allowed, retry = 1, 0
+    local from_previous, from_current = 0, 0 -- what the call changes
+    if operation == 'settle' then
+      if cost > 0 then
+        from_current = math.min(cost, 1000000000000 - current) -- debts end here, a thousand times the largest limit
+      elseif receipt == 0 then -- the oldest first
         from_previous = math.max(cost, -previous)
+        from_current = math.max(cost - from_previous, -current)
+      else
+        local charged = (receipt - receipt % 1000) / 1000
+        charged = charged - charged % window
+        if charged == start then
+          from_current = math.max(cost, -current)
+        elseif charged == start - window then
+          from_previous = math.max(cost, -previous)
+        end
+      end
+    elseif cost == 0 or used + cost <= limit then
+      if operation == 'take' then from_current = cost end
+    else
+      allowed, retry = 0, -1
+      if cost <= limit then retry = counter_wait(now_ms, limit - cost, previous, current, start, window, expiry) end
+    end
+
+    -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own won't do.
+    local text, moved
+    if from_previous ~= 0 or from_current ~= 0 then
+      previous, current = previous + from_previous, current + from_current
+      used = current + muldiv(previous, window - elapsed, 0, window)
+      if previous == 0 and current == 0 then
+        text = ''
+      else
+        expiry = start + 2 * window
+        moved = not kept and string.format('%d', expiry)
+        text = 'counter:' .. window_ms .. string.format(':%d:%d:%d', at, previous, current)
       end
     end
-  elseif cost == 0 or used + cost <= limit then
-    if operation == 'take' then from_current = cost end
-  else
-    allowed, retry = 0, -1
-    if cost <= limit then retry = counter_wait(now_ms, limit - cost, previous, current, start, window, expiry) end
+    local reset = used > 0 and counter_wait(now_ms, 0, previous, current, start, window, expiry) or 0
+    local remaining = used < limit and limit - used or 0
+    return allowed, remaining, retry, reset, text, moved
   end
-
-  -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own is not right.
-  local text, moved
-  if from_previous ~= 0 or from_current ~= 0 then
-    previous, current = previous + from_previous, current + from_current
-    used = current + muldiv(previous, window - elapsed, 0, window)
-    if previous == 0 and current == 0 then
-      text = ''
-    else
-      expiry = start + 2 * window
-      moved = not kept and string.format('%d', expiry)
-      text = 'counter:' .. window_ms .. string.format(':%d:%d:%d', at, previous, current)
-    end
-  end
-  local reset = used > 0 and counter_wait(now_ms, 0, previous, current, start, window, expiry) or 0
-  local remaining = used < limit and limit - used or 0
-  return allowed, remaining, retry, reset, text, moved
-end
-
-local function token_bucket(now, key, operation, cost, receipt, capacity, refill, period_ms)
+  local capacity, refill, period_ms = args[before + 3] + 0, args[before + 4] + 0, args[before + 5]
   -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
   local period = period_ms * 1000
   -- The time in us from empty to full, rounded up. It is worked out only where it matters, and near its bound.
@@ -843,7 +861,7 @@ local function token_bucket(now, key, operation, cost, receipt, capacity, refill
     if deficit < 0 then deficit, fraction = 0, 0 end
     used = fraction > 0 and deficit + 1 or deficit
   end
-  -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own is not right.
+  -- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own won't do.
   local reset, text, moved = 0, change ~= 0 and '', nil
   if used > 0 then
     reset = at + muldiv(deficit, period, fraction + refill - 1, refill) - now
@@ -925,14 +943,6 @@ local function run_multi(KEYS, ARGV)
   local clock = redis.call('TIME')
   local now = clock[1] * 1000000 + clock[2]
 
-  -- Decides the limit whose arguments come after `before`.
-  local function decide(key, op, before)
-    local algorithm, cost, a, b = args[before + 1], args[before + 2] + 0, args[before + 3] + 0, args[before + 4]
-    if algorithm == 'sliding_log' then return sliding_log(now, key, op, cost, 0, a, b + 0) end
-    if algorithm == 'sliding_counter' then return sliding_counter(now, key, op, cost, 0, a, b) end
-    return token_bucket(now, key, op, cost, 0, a, b + 0, args[before + 5])
-  end
-
   local reply = {1, 0, unpack(args, 2)} -- which makes room for the numbers of the limits, at once
 
   -- Decides limit i and, with all before it decided, those after it; then writes its state, if all are admitted. Returns
@@ -940,7 +950,7 @@ local function run_multi(KEYS, ARGV)
   local function run(i, before)
     local key = keys[i]
     local allowed, remaining, retry, reset, text, moved, clear, stamp, member, header, dead =
-      decide(key, operation, before)
+      decide(now, key, args, operation, before)
     if allowed == 0 then
       reply[1] = 0
       reply[2] = retry ~= -1 and reply[2] ~= -1 and math.max(reply[2], retry) or -1
@@ -978,7 +988,7 @@ local function run_multi(KEYS, ARGV)
         end
       end
     elseif allowed == 1 and operation == 'take' then -- not charged after all, so as it is
-      allowed, remaining, retry, reset = decide(key, 'peek', before)
+      allowed, remaining, retry, reset = decide(now, key, args, 'peek', before)
     end
     local n = 5 * i - 2
     reply[n], reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = allowed, remaining, retry, reset, now
@@ -1006,5 +1016,5 @@ register('multi', run_multi)
 redis.register_function{
   function_name = 'sluice_version',
   flags = {'no-writes'},
-  callback = function() return {1, '74e769bd8447117384271473c119540698600a8e'} end,
+  callback = function() return {1, '7873cf79ab588946e14baac53194aaf360df38a0'} end,
 }

@@ -176,7 +176,7 @@ else
   if cost <= limit then retry = counter_wait(now_ms, limit - cost, previous, current, start, window, expiry) end
 end
 
--- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own is not right.
+-- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own won't do.
 local text, moved
 if from_previous ~= 0 or from_current ~= 0 then
   previous, current = previous + from_previous, current + from_current

@@ -23,40 +23,16 @@
 -- State    a sorted set. Its first member, at score 0, is "log:<window_ms>:<until>:<base>": the window of the last
 --          change, the moment (ms) at which the key expires, and the running total up to which units are forgotten or
 --          given back. Then one member for each charge, whatever its cost, with its time (us) as the score: the time
---          (14 digits), the running total with it (13 digits, so that equal times sort by total) and its own units,
+--          (14 digits), the running total with it (12 digits, so that equal times sort by total) and its own units,
 --          all hexadecimal and without a gap: it is short, and a score is dear to read.
 
--- [shared: log_passing]
--- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^15, a
--- thousand times what can be in use, so a difference modulo 10^15 is never ambiguous.
+-- [shared: log_entry]
+-- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^14, a
+-- hundred times what can be in use, so a difference modulo 10^14 is never ambiguous.
 local function log_entry(member)
-  if #member < 28 then return nil end
-  local time, total = tonumber(string.sub(member, 1, 14), 16), tonumber(string.sub(member, 15, 27), 16)
+  if #member < 27 then return nil end
+  local time, total = tonumber(string.sub(member, 1, 14), 16), tonumber(string.sub(member, 15, 26), 16)
   if time then return time, total end
-end
-
--- The time and the rank of the first entry with which `units` have passed since the running total was `base`, where
--- `used` have passed with the newest; nil if a member is no entry. It lies after rank `dead`. The oldest entry is tried
--- first, then a guess by proportion, which is right where costs are alike, then growing steps from there.
-local function log_passing(key, base, used, units, dead, newest)
-  local low, high, time = dead, redis.call('ZCARD', key) - 1, newest -- not passed at low, passed at high
-  local guess = low + 1
-  local proportion, step = low + math.ceil((high - low) * units / used), 1
-  while high - low > 1 do
-    local at, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
-    if not total then return nil end
-    local passed = (total - base) % 1000000000000000
-    local found = passed >= units and passed <= used -- before the base it wraps around, far above what is used
-    if found then high, time = guess, at else low = guess end
-    local middle = math.floor((low + high) / 2)
-    if proportion then
-      guess, proportion = math.min(math.max(proportion, low + 1), high - 1), nil
-    else
-      guess = found and math.max(high - step, middle) or math.min(low + step, middle)
-      step = step * 2
-    end
-  end
-  return time, high
 end
 -- [end]
 
@@ -112,6 +88,7 @@ local now_ms = (now - now % 1000) / 1000
 local at, expiry = now, nil -- expiry: of a log in which entries count
 local base, used = 0, 0 -- the running total before the units that count, and those
 local newest -- the time of the newest entry
+local first_time, first_passed -- of the oldest entry that counts, and the units that pass with it
 local dead = 0 -- entries at the front that count no more
 local header, header_window
 local foreign = 'SLUICESTATE KEYS[1] holds something that is not a sliding log'
@@ -144,56 +121,74 @@ if first then
         end
       end
     end
-    local units = tonumber(string.sub(oldest, 28), 16)
-    if not oldest_total or not units then return redis.error_reply(foreign) end
+    local units = tonumber(string.sub(oldest, 27), 16)
+    if not oldest_total or not units or time > last then return redis.error_reply(foreign) end
     if time > cut then
-      used = math.min((total - oldest_total) % 1000000000000000 + units, (total - b) % 1000000000000000)
-      base, newest = total - used, last
+      local after = (total - oldest_total) % 100000000000000
+      used = math.min(after + units, (total - b) % 100000000000000)
+      base, newest, first_time, first_passed = total - used, last, time, used - after
       header, header_window, expiry = first, w + 0, u + 0
     end
   end
 end
 
 local allowed, retry, charge, refund = 1, 0, 0, 0 -- retry: in us
+local passing -- units: with which entry do so many pass?
 if operation == 'settle' then
   if cost > 0 then
     charge = math.min(cost, 1000000000000 - used) -- debts end here, a thousand times the largest limit
   elseif receipt == 0 or (receipt > now - window and receipt <= now + window) then
     refund = math.min(-cost, used)
+    if refund > 0 and refund < used then passing = refund + 1 end
   end
 elseif cost == 0 or used + cost <= limit then
   if operation == 'take' then charge = cost end
 else
   allowed, retry = 0, -1
-  if cost <= limit then
-    local time = log_passing(key, base, used, used + cost - limit, dead, newest)
-    if not time then return redis.error_reply(foreign) end
-    retry = time + window - now
-  end
+  if cost <= limit then passing = used + cost - limit end
 end
 
+-- The oldest entry is tried first, then a guess by proportion, which is right where costs are alike, then growing
+-- steps from there. `rank` is the entry's, and its time is `time`.
+local rank, time = dead + 1, first_time
+if passing and passing > first_passed then
+  local low, high = rank, redis.call('ZCARD', key) - 1 -- not passed at low, passed at high
+  local guess, step = low + math.ceil((high - low) * passing / used), 1
+  time = newest
+  while high - low > 1 do
+    guess = math.max(low + 1, math.min(guess, high - 1))
+    local moment, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
+    if not total then return redis.error_reply(foreign) end
+    local passed = (total - base) % 100000000000000
+    local found = passed >= passing and passed <= used -- before the base it wraps around, far above what is used
+    if found then high, time = guess, moment else low = guess end
+    local middle = math.floor((low + high) / 2)
+    guess = found and math.max(high - step, middle) or math.min(low + step, middle)
+    step = step * 2
+  end
+  rank = high
+  if time < first_time or time > newest then return redis.error_reply(foreign) end
+end
+if allowed == 0 and passing then retry = time + window - now end
+
 -- `clear`: what is there counts no more; `member`: an entry to be added, at `stamp`; `text`: the header as it is to
--- be; `moved`: the key's expiry (ms), where its own is not right.
+-- be; `moved`: the key's expiry (ms), where its own won't do.
 local clear, stamp, member, text, moved
 if charge > 0 or refund > 0 then
   clear = first and not header or refund == used and charge == 0
-  if refund > 0 and not clear then
-    local time, rank = log_passing(key, base, used, refund + 1, dead, newest)
-    if not time then return redis.error_reply(foreign) end
-    dead = rank - 1
-  end
+  if refund > 0 then dead = rank - 1 end
   base, used = base + refund, used - refund
   if charge > 0 then
     local total = base + used + charge
-    -- Not within one microsecond, where the totals give the order: there is room for 3 * 10^15 more.
-    if total >= 1000000000000000 and at ~= newest then
-      base, total = base - 1000000000000000, total - 1000000000000000
+    -- Not within one microsecond, where the totals give the order: there is room for 1.8 * 10^14 more.
+    if total >= 100000000000000 and at ~= newest then
+      base, total = base - 100000000000000, total - 100000000000000
     end
-    if total >= 4500000000000000 then
+    if total >= 280000000000000 then
       return redis.error_reply(foreign .. ' with room in this microsecond')
     end
     newest, used = at, used + charge
-    stamp, member = string.format('%d', at), string.format('%014x%013x%x', at, total, charge)
+    stamp, member = string.format('%d', at), string.format('%014x%012x%x', at, total, charge)
   end
   if used > 0 then
     local need = newest + window + 999
@@ -204,7 +199,7 @@ if charge > 0 or refund > 0 then
       moved = string.format('%d', expiry)
     end
     if moved or refund > 0 or header_window ~= window_ms then
-      text = string.format('log:%d:%d:%d', window_ms, expiry, base % 1000000000000000)
+      text = string.format('log:%d:%d:%d', window_ms, expiry, base % 100000000000000)
     end
   end
 end

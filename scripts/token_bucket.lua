@@ -169,7 +169,7 @@ if change ~= 0 then
   if deficit < 0 then deficit, fraction = 0, 0 end
   used = fraction > 0 and deficit + 1 or deficit
 end
--- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own is not right.
+-- `text`: the state to be written, '' for none any more; `moved`: the key's expiry (ms), where its own won't do.
 local reset, text, moved = 0, change ~= 0 and '', nil
 if used > 0 then
   reset = at + muldiv(deficit, period, fraction + refill - 1, refill) - now
