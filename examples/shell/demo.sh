@@ -1,5 +1,5 @@
 #!/bin/sh
-# Two log-ins a minute, and the third: REDIS_ADDR=127.0.0.1:6379 sh demo.sh
+# Two log-ins a minute, and the third: REDIS_ADDR=127.0.0.1:6379 sh demo.sh (what it needs is told in sluice.sh)
 set -eu
 cd "$(dirname "$0")"
 . ./sluice.sh

@@ -1,6 +1,8 @@
 # shellcheck shell=sh disable=SC2034 # variables for the caller
 # Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy, for any POSIX shell; it needs
-# redis-cli, sha1sum and sha256sum (tested with dash 0.5.12, bash 5.2 and redis-cli 7.0.15).
+# redis-cli, sha1sum and sha256sum (tested with dash 0.5.12, bash 5.2 and redis-cli 7.0.15, those of Debian 12):
+#
+#   apt install redis-tools
 #
 #   SLUICE_SCRIPTS=scripts          # the folder of the .lua files
 #   . ./sluice.sh
@@ -163,6 +165,9 @@ sluice_policy() {
     4:token_bucket | 5:token_bucket) sluice_numbers="$2 $3 $4" sluice_part=bucket/$4 sluice_name=${5-} ;;
     *) sluice_fail 2 'policy must be an algorithm, its numbers and perhaps a name' || return ;;
   esac
+  for sluice_word in $sluice_numbers; do # the window may go into the key, which a reset sends to no script
+    case $sluice_word in 0* | *[!0123456789]*) sluice_fail 2 "policy must have integers: $sluice_word" || return ;; esac
+  done
   case $sluice_name in
     *[!A-Za-z0-9._-]*) sluice_fail 2 'name must be of the characters A-Z a-z 0-9 . _ -' || return ;;
   esac

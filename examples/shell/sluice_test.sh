@@ -36,6 +36,14 @@ want 0 4 sluice_take b "$five"
 case $- in *f*) ;; *) echo 'set -f is lost' >&2 && exit 1 ;; esac
 set +f
 
+# A number is one for a reset, too, which no script looks at.
+for number in 6e4 060000 60000.0 -60000 0 x 60000:a; do
+  status=0
+  sluice_reset b "sliding_log 5 $number" || status=$?
+  [ $status = 2 ]
+  want 2 '' sluice_peek b "token_bucket 5 $number 60000"
+done
+
 # What an earlier call said is not there any more.
 want 2 '' sluice_take '' "$five"
 [ -z "$SLUICE_RETRY_AFTER_MS$SLUICE_RESET_AFTER_MS$SLUICE_TIME_US" ] && [ "$SLUICE_ERROR" = 'subject must not be empty' ]
