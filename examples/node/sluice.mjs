@@ -1,5 +1,5 @@
 // Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs Node 18, and node-redis or
-// ioredis (tested with Node 20, node-redis 5.9.0@@N@@ and ioredis 5.9.3@@I@@):
+// ioredis (tested with Node 20, node-redis 5.9.0 and 6.3.1 and ioredis 5.9.3 and 6.0.0):
 //
 //   npm install redis    # or: npm install ioredis
 //

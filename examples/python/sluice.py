@@ -1,7 +1,7 @@
 """Rate limits in Redis or Valkey, decided by the scripts of Sluice. One file to copy; it needs Python 3.9 and
-redis-py 4.2 (tested with Python 3.11 and redis-py 4.3.4 and 6.1.0, those of Debian 12 and 13):
+redis-py 4.3 (tested with Python 3.11 and redis-py 4.3.4 and 6.1.0, those of Debian 12 and 13):
 
-    apt install python3-redis    # or: pip install 'redis>=4.2'
+    apt install python3-redis    # or: pip install 'redis>=4.3'
 
     import redis, sluice
     from redis.backoff import NoBackoff
