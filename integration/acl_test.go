@@ -37,41 +37,87 @@ func publishedRights(t *testing.T) []string {
 // denied is how the versions say that a user may not: Redis 6.0 in a script, and the others; commands and keys.
 var denied = regexp.MustCompile(`no permissions|NOPERM|can't run this command|can't access`)
 
-// leastRights: a user with the published rights passes the conformance tests, and there is none that he could do without.
+// functionRights are the published rights of a user who calls the functions and may not send scripts, and last the right to load them.
+func functionRights(t *testing.T) (rights []string, load string) {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(servers.Scripts(), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile("(?m)^- Rights: `([^`]+)` in place of `([^`]+)`; and `([^`]+)` for whoever loads it").FindStringSubmatch(string(readme))
+	if m == nil {
+		t.Fatal("scripts/README.md does not tell the rights for functions as expected")
+	}
+	scripts := strings.Fields(m[2])
+	rights = slices.DeleteFunc(publishedRights(t), func(right string) bool { return slices.Contains(scripts, right) })
+	return append(rights, strings.Fields(m[1])...), m[3]
+}
+
+// user connects as a user with these rights.
+func user(t *testing.T, c *containers.Clocked, rights []string) rueidis.Client {
+	t.Helper()
+	c.Container.Do("ACL", "DELUSER", "sluice")
+	c.Container.Do(rights...)
+	return dial(t, c.Addr, func(o *rueidis.ClientOption) { o.Username, o.Password = "sluice", "secret" })
+}
+
+// leastRights: a user with the published rights passes the conformance tests, or the vectors in real time where the clock can't be
+// held, and there is no right that he could do without.
 func leastRights(t *testing.T, c *containers.Clocked) {
 	t.Helper()
 	rights := publishedRights(t)
-	grant := func(rights []string) {
-		c.Container.Do("ACL", "DELUSER", "sluice")
-		c.Container.Do(rights...)
-	}
-	user := func(t *testing.T) *sluice.Limiter {
-		t.Helper()
-		return newLimiter(t, dial(t, c.Addr, func(o *rueidis.ClientOption) { o.Username, o.Password = "sluice", "secret" }), sluice.Config{})
-	}
-	limits := []limit{logOf(20, 20*time.Millisecond), counterOf(20, 20*time.Millisecond), bucketOf(20, 20, 20*time.Millisecond)}
-	// What uses every right in the end: first the scripts are unknown, last they are loaded ahead.
-	use := func(t *testing.T, l *sluice.Limiter, steps int) error {
-		t.Helper()
-		c.Container.Do("SCRIPT", "FLUSH")
-		return errors.Join(walk(t.Context(), l, steps, limits, forward(c, 5*time.Millisecond)), l.Load(t.Context()))
-	}
-
-	grant(rights)
+	client := user(t, c, rights)
 	if c.ClockFile != "" {
 		conform(t, c, "sluice:secret@", "")
+	} else {
+		vectorsInRealTime(t, client, byEval(t))
 	}
-	if err := use(t, user(t), 500); err != nil {
+	noneToSpare(t, c, rights, func(t *testing.T, client rueidis.Client, steps int) error {
+		// What uses every right in the end: first the scripts are unknown, last they are loaded ahead.
+		c.Container.Do("SCRIPT", "FLUSH")
+		l := newLimiter(t, client, sluice.Config{})
+		return errors.Join(walk(t.Context(), l, steps, shortLimits, forward(c, 5*time.Millisecond)), l.Load(t.Context()))
+	})
+}
+
+// leastRightsForFunctions is the same for functions. Only who loads the library needs the right to.
+func leastRightsForFunctions(t *testing.T, c *containers.Clocked) {
+	t.Helper()
+	rights, load := functionRights(t)
+	client := user(t, c, rights)
+	if c.ClockFile == "" { // where it is held, TestVectorsByFunction plays them
+		vectorsInRealTime(t, client, byFunction)
+	}
+	noneToSpare(t, c, rights, func(t *testing.T, client rueidis.Client, steps int) error {
+		return walk(t.Context(), newLimiter(t, client, sluice.Config{Functions: true}), steps, shortLimits, forward(c, 5*time.Millisecond))
+	})
+
+	c.Container.Do("FUNCTION", "FLUSH")
+	err := newLimiter(t, user(t, c, rights), sluice.Config{Functions: true}).Load(t.Context())
+	if !errors.Is(err, sluice.ErrBackend) || !denied.MatchString(err.Error()) {
+		t.Errorf("Load without %s: %v", load, err)
+	}
+	if err := newLimiter(t, user(t, c, append(slices.Clone(rights), load)), sluice.Config{Functions: true}).Load(t.Context()); err != nil {
+		t.Errorf("Load with %s: %v", load, err)
+	}
+	c.Container.Do("ACL", "DELUSER", "sluice")
+}
+
+// shortLimits change all the time, so that a walk of some steps uses every command.
+var shortLimits = []limit{logOf(20, 20*time.Millisecond), counterOf(20, 20*time.Millisecond), bucketOf(20, 20, 20*time.Millisecond)}
+
+// noneToSpare: with the rights use works, and without any one of them it fails with an error that says so.
+func noneToSpare(t *testing.T, c *containers.Clocked, rights []string, use func(t *testing.T, client rueidis.Client, steps int) error) {
+	t.Helper()
+	if err := use(t, user(t, c, rights), 500); err != nil {
 		t.Fatalf("with the published rights: %v", err)
 	}
-
 	for i, right := range rights {
 		if !strings.HasPrefix(right, "+") && !strings.HasPrefix(right, "~") {
 			continue
 		}
 		t.Run("without "+right, func(t *testing.T) {
-			grant(slices.Delete(slices.Clone(rights), i, i+1))
-			err := use(t, user(t), 3000)
+			err := use(t, user(t, c, slices.Delete(slices.Clone(rights), i, i+1)), 3000)
 			if err == nil {
 				t.Fatal("it is not needed")
 			}
@@ -108,9 +154,8 @@ func onlyItsKey(t *testing.T, c *containers.Clocked) {
 
 	walked := make(chan error, 1)
 	go func() {
-		limits := []limit{logOf(20, 20*time.Millisecond), counterOf(20, 20*time.Millisecond), bucketOf(20, 20, 20*time.Millisecond)}
 		l := newLimiter(t, c.Client, sluice.Config{PlainKeys: true})
-		err := walk(t.Context(), l, 1000, limits, forward(c, 5*time.Millisecond))
+		err := walk(t.Context(), l, 1000, shortLimits, forward(c, 5*time.Millisecond))
 		walked <- errors.Join(err, c.Client.Do(t.Context(), c.Client.B().Echo().Message("the end").Build()).Error())
 	}()
 	var declared []string // keys of the call under way

@@ -1,70 +1,108 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Runs a command that needs Docker, the server images and a C compiler, making sure of them first:
 #
 #   integration/docker.sh go test ./integration/...
 #
-# A daemon that answers is used as it is. On Debian, as root, where none does, Docker is installed and started for the
-# time of the command (SLUICE_NO_INSTALL=1: it is not). Where it can't be had, the command runs all the same: the tests
-# leave out what needs Docker, or fail if CI is set.
-set -eu
+# A daemon that answers is used as it is. On Debian as root, where none does, Docker is installed (SLUICE_NO_INSTALL=1: it is not).
+# With an init system that starts its service, which stays; without one a daemon is started here, and stopped when the command has ended.
+# Where Docker can't be had, the command runs all the same: the tests leave out what needs it, or fail if CI is set.
+#
+# On SIGINT, SIGTERM and SIGHUP the command ends at once. In any case its containers, its temporary files and our daemon are removed.
+#
+#   SLUICE_LEFT_OUT   a file that gets a line if the tests are left out
+set -euo pipefail
+set -m # each command in the background is a group of its own, which can be ended as a whole
 here=$(cd "$(dirname "$0")" && pwd)
+export HOME=${HOME:-~} # of the user, if the environment has none
 
 say() { echo "docker.sh: $*" >&2; }
 
-# The daemon that this script has started, or nothing.
-daemon=
-stop() {
-  [ -n "$daemon" ] || return 0
-  say "stopping the Docker daemon that was started here"
-  kill "$daemon" 2>/dev/null || true
-  wait "$daemon" || true
+# A daemon that can run the tests.
+answers() { [[ $OSTYPE == linux* ]] && docker info >/dev/null 2>&1; }
+
+# may_install: on Debian, as root, and not forbidden.
+may_install() { [[ ${SLUICE_NO_INSTALL:-} != 1 && $(id -u) == 0 && -e /etc/debian_version ]]; }
+
+TMPDIR=$(mktemp -d)
+export TMPDIR
+command=  # the process group under way
+daemon=   # the daemon that was started here
+
+# run <command>: in the background, so that a signal need not wait for its end.
+run() {
+	local status=0
+	"$@" &
+	command=$!
+	wait "$command" || status=$?
+	command=
+	return "$status"
 }
-trap stop EXIT
+
+# stop <process group>: by SIGTERM, since what a shell has in the background ignores SIGINT; and if that does not help, kill it.
+stop() {
+	kill -TERM -- "-$1" || return 0
+	for _ in {1..30}; do
+		kill -0 -- "-$1" || return 0
+		sleep 0.1
+	done
+	kill -KILL -- "-$1"
+} 2>/dev/null
+
+# Containers of test processes that have ended. A test removes its own unless it was killed.
+remove_containers() {
+	docker ps --all --filter label=sluice.test --format '{{.ID}} {{.Label "sluice.test"}}' | while read -r id pid; do
+		[[ -e /proc/$pid ]] || docker rm --force --volumes "$id"
+	done
+} >/dev/null
+
+clean_up() {
+	trap '' INT TERM HUP
+	[[ -z $command ]] || stop "$command"
+	if answers; then remove_containers || say "not every container could be removed"; fi
+	if [[ -n $daemon ]]; then
+		say "stopping the Docker daemon that was started here"
+		kill "$daemon" 2>/dev/null || true
+		wait "$daemon" 2>/dev/null || true
+	fi
+	rm -rf "$TMPDIR"
+}
+trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-
-answers() { docker info >/dev/null 2>&1; }
-
-debian_root() { [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ]; }
+trap 'exit 129' HUP
 
 install_missing() {
-  missing=
-  if ! answers; then
-    command -v dockerd >/dev/null || missing="$missing docker.io"
-  fi
-  command -v debootstrap >/dev/null || missing="$missing debootstrap" # for images that can't be pulled
-  command -v cc >/dev/null || missing="$missing gcc libc6-dev"
-  [ -n "$missing" ] || return 0
-  say "installing$missing (SLUICE_NO_INSTALL=1 to leave the machine as it is)"
-  apt-get update -qq
-  # shellcheck disable=SC2086 # a list of packages
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2
+	local missing=()
+	answers || command -v dockerd >/dev/null || missing+=(docker.io)
+	command -v mmdebstrap >/dev/null || missing+=(mmdebstrap) # for images that can't be pulled
+	command -v cc >/dev/null || missing+=(gcc libc6-dev)
+	((${#missing[@]})) || return 0
+	say "installing ${missing[*]} (SLUICE_NO_INSTALL=1 to leave the machine as it is)"
+	export DEBIAN_FRONTEND=noninteractive
+	run apt-get update -qq && run apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 }
 
 start_daemon() {
-  log=$(mktemp)
-  say "starting the Docker daemon for this run, its log is $log"
-  dockerd >"$log" 2>&1 &
-  daemon=$!
-  for _ in $(seq 60); do
-    answers && return 0
-    kill -0 "$daemon" 2>/dev/null || break
-    sleep 0.5
-  done
-  tail -n 5 "$log" >&2
+	say "starting a Docker daemon for this run"
+	dockerd >"$TMPDIR/dockerd.log" 2>&1 &
+	daemon=$!
+	for _ in {1..300}; do
+		answers && return
+		kill -0 "$daemon" 2>/dev/null || break
+		sleep 0.1
+	done
+	tail -n 5 "$TMPDIR/dockerd.log" >&2
 }
 
-if debian_root && [ -z "${SLUICE_NO_INSTALL:-}" ]; then
-  install_missing || say "could not install what is missing"
-  # Where there is an init system, installing has started it.
-  if ! answers && command -v dockerd >/dev/null; then start_daemon; fi
+if may_install; then
+	install_missing || say "could not install what is missing"
+	if ! answers && command -v dockerd >/dev/null; then start_daemon; fi
 fi
 if answers; then
-  "$here/images/build.sh" || say "not every server image could be made"
+	run "$here/images/build.sh" || say "not every server image could be made"
 else
-  say "NO DOCKER HERE: the tests on real servers in containers are LEFT OUT"
-  [ -z "${SLUICE_LEFT_OUT:-}" ] || echo 'no Docker: the tests on servers in containers, a cluster and sentinels did not run' >>"$SLUICE_LEFT_OUT"
+	say "NO DOCKER ON LINUX HERE: the tests on real servers in containers are LEFT OUT"
+	left='no Docker on Linux: the tests on servers in containers, a cluster and sentinels did not run'
+	if [[ -n ${SLUICE_LEFT_OUT:-} ]] && ! grep -qxF "$left" "$SLUICE_LEFT_OUT" 2>/dev/null; then echo "$left" >>"$SLUICE_LEFT_OUT"; fi
 fi
-status=0
-"$@" || status=$?
-exit $status
+run "$@"

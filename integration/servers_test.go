@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,16 +29,23 @@ func TestServers(t *testing.T) {
 			c := containers.StartClocked(t, containers.Spec{Image: image})
 			t.Run("version", func(t *testing.T) { version(t, c.Client, image) })
 			t.Run("digests", func(t *testing.T) { digests(t, c.Client) })
-			if c.ClockFile == "" {
-				t.Run("vectors in real time", func(t *testing.T) { vectorsInRealTime(t, c) })
-			}
 			t.Run("least rights", func(t *testing.T) { leastRights(t, c) })
 			t.Run("only its key", func(t *testing.T) { onlyItsKey(t, c) })
 			for name, resp2 := range map[string]bool{"RESP2": true, "RESP3": false} {
 				t.Run(name, func(t *testing.T) {
 					client := dial(t, c.Addr, func(o *rueidis.ClientOption) { o.AlwaysRESP2 = resp2 })
-					t.Run("API", func(t *testing.T) { api(t, c, client) })
+					t.Run("API", func(t *testing.T) { api(t, c, newLimiter(t, client, sluice.Config{})) })
 					t.Run("script flush", func(t *testing.T) { scriptFlush(t, c, client) })
+				})
+			}
+			if image.HasFunctions() {
+				t.Run("functions", func(t *testing.T) {
+					l := newLimiter(t, dial(t, c.Addr, nil), sluice.Config{Functions: true, Prefix: "functions"})
+					if err := l.Load(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					api(t, c, l)
+					leastRightsForFunctions(t, c)
 				})
 			}
 			t.Run("expiry", func(t *testing.T) { expiry(t, c) })
@@ -90,17 +98,25 @@ func sums(t *testing.T) map[string]string {
 // version: the server is the one that the image is named after.
 func version(t *testing.T, client rueidis.Client, image images.Image) {
 	t.Helper()
+	found := versionOf(t, client, image)
+	if !image.Is(found) {
+		t.Errorf("the image of %s has another server: %s", image, found)
+	}
+	t.Logf("%s is %s", image, found)
+}
+
+// versionOf is the server's version, "7.0.15".
+func versionOf(t *testing.T, client rueidis.Client, image images.Image) string {
+	t.Helper()
 	info, err := client.Do(t.Context(), client.B().Info().Section("server").Build()).ToString()
 	if err != nil {
 		t.Fatal(err)
 	}
-	field := "redis_version:"
-	if image.Name == "valkey" || image.Name == "redict" {
-		field = image.Name + "_version:"
+	m := regexp.MustCompile(`(?m)^` + image.Name + `_version:([0-9.]+)`).FindStringSubmatch(info)
+	if m == nil {
+		t.Fatalf("the image of %s has another server: %s", image, info)
 	}
-	if !strings.Contains(info, "\n"+field+image.Version+".") {
-		t.Errorf("the image of %s has another server: %s", image, info)
-	}
+	return m[1]
 }
 
 // digests: the server computes the digests of scripts/SHA1SUMS.
@@ -122,13 +138,13 @@ func digests(t *testing.T, client rueidis.Client) {
 }
 
 // api: every verb tells what the model does.
-func api(t *testing.T, c *containers.Clocked, client rueidis.Client) {
+func api(t *testing.T, c *containers.Clocked, l *sluice.Limiter) {
 	t.Helper()
 	limits := []limit{
 		logOf(7, 50*time.Millisecond), counterOf(9, 40*time.Millisecond), bucketOf(10, 3, 30*time.Millisecond),
 		logOf(1_000_000_000, 31*24*time.Hour), counterOf(1_000_000_000, time.Hour), bucketOf(999_999_937, 12_345, time.Second),
 	}
-	if err := walk(t.Context(), newLimiter(t, client, sluice.Config{}), 500, limits, forward(c, 20*time.Millisecond)); err != nil {
+	if err := walk(t.Context(), l, 500, limits, forward(c, 20*time.Millisecond)); err != nil {
 		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,7 +55,7 @@ func Usual() images.Image {
 	return usual
 }
 
-// Main runs the tests of a package that needs containers, and returns the exit code. Without a Docker daemon, or
+// Main runs the tests of a package that needs containers, and returns the exit code. Without a Docker daemon on Linux, or
 // without any of the images, it runs none, and without some of them it leaves those out. It says so, and where $CI is set or
 // $SLUICE_REQUIRE_ALL is 1 that is a failure.
 func Main(m *testing.M) int {
@@ -82,6 +83,9 @@ func Main(m *testing.M) int {
 // prepare looks for the daemon and the images, and removes what runs that were cut short have left. The error is what has
 // to be left out.
 func prepare() error {
+	if runtime.GOOS != "linux" {
+		return errors.New("the clock that is preloaded into the servers, and their sockets, are Linux's")
+	}
 	ctx := context.Background()
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
@@ -104,8 +108,8 @@ func prepare() error {
 			return err
 		}
 	}
-	var missing error
-	for _, i := range images.All() {
+	all, missing := images.All()
+	for _, i := range all {
 		if _, err := docker.ImageInspect(ctx, i.Ref()); err != nil {
 			missing = errors.Join(missing, fmt.Errorf("no image %s; integration/images/build.sh makes it", i.Ref()))
 			continue
