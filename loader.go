@@ -44,9 +44,9 @@ const (
 
 const (
 	slidingLogSHA1     = "c647f17027afc7ed311a6975f63097888a9eeb5a"
-	slidingCounterSHA1 = "ed1ae516b226f11987a580f0c33be407e87c5a41"
-	tokenBucketSHA1    = "a7fc1cbe60ada0813d96f400447da8161a121c31"
-	multiSHA1          = "84d2c61202db2a8c32c75364686e013cd5795dd7"
+	slidingCounterSHA1 = "18db78dcfe25a60d07a4e2fb6962d4b3334d4e6d"
+	tokenBucketSHA1    = "845eaa67861eeb2081e78a01d97f0d134a2b05df"
+	multiSHA1          = "25da3400e22ba3677fd7332d2a935f7aaadc6cd5"
 )
 
 type script struct {

@@ -30,6 +30,10 @@ local function muldiv(a, b, extra, c)
     local rest = sum % c
     return (sum - rest) / c, rest
   end
+  if a % c == 0 then
+    local rest = extra % c
+    return a / c * b + (extra - rest) / c, rest
+  end
   local quotient, rest = 0, 0
   local scale = 4398046511104 -- 128^6
   while scale >= 1 do
@@ -1016,5 +1020,5 @@ register('multi', run_multi)
 redis.register_function{
   function_name = 'sluice_version',
   flags = {'no-writes'},
-  callback = function() return {1, '7873cf79ab588946e14baac53194aaf360df38a0'} end,
+  callback = function() return {1, '256715ed5afce385314694fe5281146a9532da2a'} end,
 }

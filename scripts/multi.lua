@@ -32,6 +32,10 @@ local function muldiv(a, b, extra, c)
     local rest = sum % c
     return (sum - rest) / c, rest
   end
+  if a % c == 0 then
+    local rest = extra % c
+    return a / c * b + (extra - rest) / c, rest
+  end
   local quotient, rest = 0, 0
   local scale = 4398046511104 -- 128^6
   while scale >= 1 do
