@@ -51,6 +51,9 @@ export const tokenBucket = (capacity, refill, periodMs, name) =>
 const UNITS = 1_000_000_000
 const WINDOW_MS = 31_622_400_000 // 366 days
 
+// One that came as JSON, from who knows where, is none: its part would go into a key as it is.
+class Policy {}
+
 // A policy's part of a key is its name, or else its kind and its window.
 function policy(kind, script, numbers, name) {
   for (const [what, number] of Object.entries(numbers)) integer(what, number, 1, what.endsWith('Ms') ? WINDOW_MS : UNITS)
@@ -58,7 +61,7 @@ function policy(kind, script, numbers, name) {
     throw new ArgumentError('name must be 1 to 64 of the characters A-Z a-z 0-9 . _ -')
   }
   numbers = Object.freeze(Object.values(numbers).map(String))
-  return Object.freeze({ script, numbers, part: name ?? `${kind}/${numbers.at(-1)}` })
+  return Object.freeze(Object.assign(new Policy(), { script, numbers, part: name ?? `${kind}/${numbers.at(-1)}` }))
 }
 
 /** Joins the parts of a subject (a route and an address, say) so that different parts never give the same one. */
@@ -173,6 +176,9 @@ export class Limiter {
 
   /** The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot. */
   redisKey(subject, policy, tag = '') {
+    if (!(policy instanceof Policy)) {
+      throw new ArgumentError('policy must be made by slidingLog, slidingCounter or tokenBucket')
+    }
     subject = bytesOf('subject', subject)
     tag = bytesOf('tag', tag)
     if (subject.length === 0) throw new ArgumentError('subject must not be empty')

@@ -65,6 +65,9 @@ test('a transaction that was opened by hand', async () => {
 const noNumbers = ['5', 5n, 5.5, NaN, Infinity, -1, 2 ** 53, 1e21, true, null, [5], new Number(5), Symbol('5'), { valueOf: () => 5 }]
 
 test('only integers make a policy', () => {
+  for (const policy of [undefined, null, 'log:5/1m', {}, { ...five }]) {
+    refused(() => new Limiter(nodeRedis, { scripts }).redisKey('a', policy), /^policy must be made by/)
+  }
   for (const number of [...noNumbers, undefined, 0]) {
     refused(() => slidingLog(number, 1000), /^limit must be a Number, an integer from 1 to 1000000000$/)
     refused(() => slidingCounter(5, number), /^windowMs must be a Number, an integer from 1 to 31622400000$/)

@@ -276,14 +276,15 @@ final class Limiter
     public function call(string $script, array $keys, array $args): array
     {
         [$text, $sha1] = $this->texts[$script] ?? throw new \RuntimeException("no $script.lua in $this->scripts");
+        $words = [count($keys), ...array_values($keys), ...array_values($args)]; // names in an array would be others' places
         try {
             try {
-                $reply = $this->command('EVALSHA', $sha1, count($keys), ...$keys, ...$args);
+                $reply = $this->command('EVALSHA', $sha1, ...$words);
             } catch (\RedisException $e) {
                 if (!str_starts_with($e->getMessage(), 'NOSCRIPT ')) {
                     throw $e;
                 }
-                $reply = $this->command('EVAL', $text, count($keys), ...$keys, ...$args); // nothing ran before
+                $reply = $this->command('EVAL', $text, ...$words); // nothing ran before
             }
         } catch (\RedisException $e) {
             throw match (strtok($e->getMessage(), ' ')) {

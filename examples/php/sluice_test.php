@@ -8,6 +8,7 @@ require __DIR__ . '/sluice.php';
 use Sluice\ArgumentException;
 use Sluice\Limiter;
 use Sluice\Policy;
+use Sluice\ReplyException;
 
 [$host, $port] = explode(':', getenv('REDIS_ADDR'));
 $redis = new Redis();
@@ -68,6 +69,18 @@ foreach ([5, 5.0, true, null, ['a'], new ArrayIterator(['a']), new Exception('a'
     }
 }
 throws(ArgumentException::class, '/^secret/', fn () => new Limiter($redis, $scripts, 'p', 1234567890123456));
+
+// A MULTI that was sent by hand shows in the answer alone.
+$redis->rawCommand('MULTI');
+throws(ReplyException::class, '/^the reply must be 5 integers/', fn () => $limiter->take('by hand', $five));
+throws(ReplyException::class, '/^the reply must be an integer/', fn () => $limiter->reset('by hand', $five));
+$redis->rawCommand('DISCARD');
+
+// Keys and arguments may have names, which PHP would take for those of parameters.
+$named = $limiter->call('sliding_log', ['key' => 'named'], ['operation' => 'take', 'cost' => 2, 'limit' => 5, 'window' => 1000]);
+if (array_slice($named, 0, 2) !== [1, 3]) {
+    throw new LogicException('got ' . json_encode($named));
+}
 
 throws(ArgumentException::class, '/only a result that charged/', fn () => $limiter->settle($limiter->peek('a', $five), 1));
 

@@ -85,7 +85,7 @@ class Policy:
 
     def __post_init__(self):
         if self.kind not in _NUMBERS or len(self.numbers) != len(_NUMBERS[self.kind]):
-            raise ArgumentError("a policy must be made by sliding_log, sliding_counter or token_bucket")
+            raise ArgumentError("policy must be made by sliding_log, sliding_counter or token_bucket")
         numbers = tuple(_integer(what, number, 1, most) for (what, most), number in zip(_NUMBERS[self.kind], self.numbers))
         object.__setattr__(self, "numbers", numbers)
         if self.name is not None:
@@ -184,6 +184,8 @@ class _Limiter:
 
     def redis_key(self, subject: str | bytes, policy: Policy, tag: str | bytes = b"") -> str:
         """The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot."""
+        if not isinstance(policy, Policy):
+            raise ArgumentError("policy must be made by sliding_log, sliding_counter or token_bucket")
         subject, tag = _bytes(subject), _bytes(tag)
         if not subject:
             raise ArgumentError("subject must not be empty")

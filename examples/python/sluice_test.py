@@ -80,8 +80,13 @@ class Test(unittest.TestCase):
                 with self.assertRaisesRegex(ArgumentError, "^period_ms"):
                     sluice.token_bucket(5, 1, number)
         for made in (("log", (5,)), ("leaky", (5, 1000)), ("bucket", (5, 1000))):
-            with self.assertRaisesRegex(ArgumentError, "^a policy must be made by"):
+            with self.assertRaisesRegex(ArgumentError, "^policy must be made by"):
                 sluice.Policy(*made)
+        for policy in (None, "log:5/1m", 5):
+            with self.assertRaisesRegex(ArgumentError, "^policy must be made by"):
+                Limiter(connect(redis), SCRIPTS).take("a", policy)
+            with self.assertRaisesRegex(ArgumentError, "^policy must be made by"):
+                asyncio.run(AsyncLimiter(connect(redis.asyncio), SCRIPTS).take("a", policy))
 
     def test_enums_are_their_values(self):
         class Numbers(IntEnum):

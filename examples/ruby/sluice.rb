@@ -152,6 +152,10 @@ module Sluice
 
     # The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot.
     def redis_key(subject, policy, tag = "")
+      unless policy.is_a?(Policy)
+        raise ArgumentError, "policy must be made by sliding_log, sliding_counter or token_bucket"
+      end
+
       subject = Check.text("subject", subject)
       tag = Check.text("tag", tag)
       raise ArgumentError, "subject must not be empty" if subject.empty?

@@ -56,6 +56,9 @@ end
   raises(Sluice::ArgumentError, /^name/) { Sluice.sliding_log(5, 1000, name: other) }
   raises(Sluice::ArgumentError, /^secret/) { Sluice::Limiter.new(REDIS, scripts: SCRIPTS, secret: other) }
 end
+[nil, "log:5/1m", 5, [5, 1000]].each do |policy|
+  raises(Sluice::ArgumentError, /^policy must be made by/) { limiter.take("a", policy) }
+end
 ["a\n", "\xff", "a".encode("UTF-16LE")].each do |text|
   raises(Sluice::ArgumentError, /^name/) { Sluice.sliding_log(5, 1000, name: text) }
   raises(Sluice::ArgumentError, /^prefix/) { Sluice::Limiter.new(REDIS, scripts: SCRIPTS, prefix: text) }
