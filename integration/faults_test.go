@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -51,11 +52,11 @@ func charge(t *testing.T, l *sluice.Limiter, key string, p sluice.Policy, units 
 	return res
 }
 
-// eventually waits until f returns nil, for as long as a slow machine may need.
+// eventually waits until f returns nil.
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if err = f(); err == nil {
 			return
 		}
@@ -120,37 +121,71 @@ func TestKilledAndRestarted(t *testing.T) {
 	}
 }
 
-// TestBlackHole: what swallows every packet costs a call Config.Timeout and a tenth.
+// TestBlackHole: what swallows every packet costs a call Config.Timeout and at most a tenth more, whatever the call. On a busy machine
+// any one of them may wait for a processor, so there are a few tries; were the limiter late itself, it would be so in each.
 func TestBlackHole(t *testing.T) {
 	s := start(t)
 	p := newProxy(t, s.Addr)
-	const timeout = 500 * time.Millisecond
+	const timeout, callers, tries = time.Second, 5, 5
 	l := newLimiter(t, dial(t, p.addr, nil), sluice.Config{Timeout: timeout})
-	charge(t, l, "k", hourly[0], 1)
+	request := sluice.Request{Key: "k", Policy: hourly[1], Cost: 1}
+	calls := map[string]func(charged sluice.Result) error{
+		"Allow": func(sluice.Result) error { _, err := l.Allow(t.Context(), "k", hourly[1]); return err },
+		"Peek":  func(sluice.Result) error { _, err := l.Peek(t.Context(), "k", hourly[1], 1); return err },
+		"Settle": func(charged sluice.Result) error {
+			_, err := l.Settle(t.Context(), charged, 2)
+			return err
+		},
+		"AllowAll": func(sluice.Result) error { _, err := l.AllowAll(t.Context(), request); return err },
+		"Batch":    func(sluice.Result) error { return l.Batch(t.Context(), request, request)[1].Err },
+	}
+	var charged []sluice.Result
+	for i := range callers {
+		charged = append(charged, charge(t, l, fmt.Sprint("settled", i), hourly[0], 1))
+	}
 
 	p.requests.Store(true)
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			before := time.Now()
-			_, err := l.Allow(t.Context(), "k", hourly[0])
-			took := time.Since(before)
-			backend(t, err, true, "deadline exceeded")
-			if took > timeout+timeout/10 {
-				t.Errorf("it took %v, want at most %v", took, timeout+timeout/10)
+	late := func() time.Duration { // how late the last one is
+		var mu sync.Mutex
+		var latest time.Duration
+		var wg sync.WaitGroup
+		for name, call := range calls {
+			for i := range callers {
+				wg.Go(func() {
+					before := time.Now()
+					err := call(charged[i])
+					took := time.Since(before)
+					if !errors.Is(err, sluice.ErrBackend) || !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s: the error is %v, want the backend's deadline", name, err)
+					}
+					if took < timeout {
+						t.Errorf("%s took %v, want no less than %v", name, took, timeout)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					latest = max(latest, took-timeout)
+				})
 			}
-		})
+		}
+		wg.Wait()
+		return latest
 	}
-	wg.Wait()
+	least := time.Duration(math.MaxInt64)
+	for try := 0; try < tries && least > timeout/10; try++ {
+		least = min(least, late())
+	}
+	if least > timeout/10 {
+		t.Errorf("calls took %v longer than %v in the best of %d tries, want at most a tenth", least, timeout, tries)
+	}
 
 	p.requests.Store(false)
 	p.cut()
 	eventually(t, func() error {
-		_, err := l.Peek(t.Context(), "k", hourly[0], 0)
+		_, err := l.Peek(t.Context(), "k", hourly[1], 0)
 		return err
 	})
-	if got := used(t, l, "k", hourly[0]); got != 1 {
-		t.Errorf("%d units are used, want 1: nothing arrived", got)
+	if got := used(t, l, "k", hourly[1]); got != 0 {
+		t.Errorf("%d units are used, want 0: nothing arrived", got)
 	}
 }
 
@@ -175,7 +210,7 @@ func TestLostReply(t *testing.T) {
 					p := newProxy(t, s.Addr)
 					timeout := 300 * time.Millisecond
 					if cut {
-						timeout = time.Minute
+						timeout = patience
 					}
 					client := dial(t, p.addr, func(o *rueidis.ClientOption) {
 						o.PipelineMultiplex = -1 // one connection, since another would not get beyond its handshake

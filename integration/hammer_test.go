@@ -55,7 +55,7 @@ func hammerProcess(text string) int {
 		return 1
 	}
 	defer client.Close()
-	l, err := sluice.New(client, sluice.Config{Prefix: o.Prefix})
+	l, err := sluice.New(client, sluice.Config{Prefix: o.Prefix, Timeout: patience})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -32,9 +32,15 @@ func bucketOf(capacity, refill int64, period time.Duration) limit {
 		model.Policy{Kind: model.Bucket, Limit: capacity, Refill: refill, WindowMS: period.Milliseconds()}}
 }
 
-// newLimiter makes a limiter for the tests.
+// patience is how long a test waits for what a slow machine may take long for, before it fails.
+const patience = 30 * time.Second
+
+// newLimiter makes a limiter for the tests. Where they set no timeout, a call still can't hang for ever.
 func newLimiter(t testing.TB, client rueidis.Client, cfg sluice.Config) *sluice.Limiter {
 	t.Helper()
+	if cfg.Timeout == 0 {
+		cfg.Timeout = patience
+	}
 	l, err := sluice.New(client, cfg)
 	if err != nil {
 		t.Fatal(err)

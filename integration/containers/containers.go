@@ -28,7 +28,7 @@ import (
 	"github.com/sluicego/sluice/integration/images"
 )
 
-// startTimeout bounds how long a server may take until it answers. It is generous: only a broken one needs it.
+// startTimeout bounds how long a server may take until it answers, or for a command. It is generous: only a broken one needs it.
 const startTimeout = 60 * time.Second
 
 // label marks our containers with the process that started them.
@@ -182,7 +182,8 @@ func Start(t testing.TB, spec Spec) *Server {
 			"--dir", "/tmp", "--save", "", "--appendonly", "no"}, spec.Args)
 	}
 	s := &Server{Image: spec.Image, Addr: addr(port), t: t}
-	s.option = rueidis.ClientOption{InitAddress: []string{s.Addr}, ForceSingleClient: true, DisableCache: true, DisableRetry: true}
+	// One connection, so that after a call that succeeded none is left that a restart has broken.
+	s.option = rueidis.ClientOption{InitAddress: []string{s.Addr}, ForceSingleClient: true, DisableCache: true, DisableRetry: true, PipelineMultiplex: -1}
 	if spec.Client != nil {
 		spec.Client(&s.option)
 	}
@@ -253,10 +254,12 @@ func (s *Server) run(command []string, ports []int, pod *Pod, env map[string]str
 func (s *Server) connect() rueidis.Client {
 	s.t.Helper()
 	var err error
-	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		var c rueidis.Client
 		if c, err = rueidis.NewClient(s.option); err == nil {
-			if err = c.Do(context.Background(), c.B().Ping().Build()).Error(); err == nil {
+			if err = c.Do(ctx, c.B().Ping().Build()).Error(); err == nil {
 				return c
 			}
 			c.Close()
@@ -285,7 +288,9 @@ func (s *Server) NewClient(t testing.TB, change func(*rueidis.ClientOption)) rue
 // Do runs a command that must not fail, and returns its reply.
 func (s *Server) Do(args ...string) rueidis.RedisResult {
 	s.t.Helper()
-	r := s.Client.Do(context.Background(), s.Client.B().Arbitrary(args...).Build())
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	r := s.Client.Do(ctx, s.Client.B().Arbitrary(args...).Build())
 	if err := r.Error(); err != nil && !rueidis.IsRedisNil(err) {
 		s.t.Fatalf("%s: %v: %v", s.Image, args, err)
 	}
