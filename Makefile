@@ -38,16 +38,15 @@ ifneq ($(shell command -v cc),)
 RACE := -race
 endif
 
-.PHONY: test checks lint lint-go lint-lua vet tidy generate generated unit integration bench fuzz example mutate setup left-out clean
+.PHONY: test lint lint-go lint-lua vet tidy generated unit unit-raced unit-rest integration bench fuzz example generate mutate setup left-out clean
 
-# One after the other: some tests measure time.
+PARTS := lint-lua lint-go vet tidy generated unit-raced unit-rest integration fuzz example left-out
+
+# One after the other, since some tests measure time; all of them, so that a failure does not hide another.
 test: setup
-	@$(MAKE) lint
-	@$(MAKE) checks
-	@$(MAKE) left-out
-
-checks:
-	@for t in vet tidy generated unit integration fuzz example; do $(MAKE) $$t; done
+	@trap 'exit 130' INT TERM; failed=; \
+	for part in $(PARTS); do $(MAKE) $$part || failed="$$failed $$part"; done; \
+	if [ -n "$$failed" ]; then echo "*** FAILED:$$failed"; exit 1; fi
 
 setup:
 	@.ci/setup
@@ -63,10 +62,14 @@ vet:
 	go vet $(PACKAGES)
 
 tidy:
-	@for m in $(MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
+	@failed=0; for m in $(MODULES); do (cd $$m && go mod tidy -diff) || failed=1; done; exit $$failed
 
-unit:
+unit: unit-raced unit-rest
+
+unit-raced:
 	go run ./conformance/cmd/testall $(STRICT) -timeout 20m $(RACE) $(RACED)
+
+unit-rest:
 	go run ./conformance/cmd/testall $(STRICT) -timeout 20m ./bench/... ./examples/quickstart $$(cd conformance && go list ./... | grep -v /servers$$)
 
 # Servers of every version in containers, a cluster, sentinels, faults, the hammer.
@@ -80,9 +83,10 @@ bench:
 
 # One target at a time: go test -fuzz takes no more.
 fuzz:
-	@grep -rHoE --include='*_test.go' '^func Fuzz\w+' . | while IFS=: read -r file target; do \
-		go test -run '^$$' -fuzz "^$${target#func }\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
-	done
+	@ran=0; failed=0; while IFS=: read -r file target; do \
+		ran=1; \
+		go test -run '^$$' -fuzz "^$${target#func }\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || failed=1; \
+	done < <(grep -rHoE --include='*_test.go' '^func Fuzz\w+' .); [ $$ran = 1 ] && exit $$failed
 
 # The main job: the log that is shipped, and a real site's where there is one.
 example:
@@ -112,7 +116,7 @@ $(GOLANGCI_LINT):
 	@mv $(@D)/golangci-lint $@
 
 lint-go: $(GOLANGCI_LINT)
-	@for m in $(MODULES); do (cd $$m && $(abspath $(GOLANGCI_LINT)) run ./...) || exit 1; done
+	@failed=0; for m in $(MODULES); do (cd $$m && $(abspath $(GOLANGCI_LINT)) run ./...) || failed=1; done; exit $$failed
 
 mutate:
 	cd conformance && go run ./cmd/mutate sliding_log sliding_counter token_bucket
