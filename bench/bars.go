@@ -98,6 +98,10 @@ func (r *result) checks() []check {
 		one, most := r.shape(64, 1), r.shape(64, r.keys)
 		all = append(all,
 			check{what: fmt.Sprintf("%s, server CPU with %d keys: x with 1 key", name, r.keys), measured: sample{most.of(name, server).median() / one.of(name, server).median()}, bar: 1.15},
+			check{
+				what:     fmt.Sprintf("%s, server CPU with %d keys: x with 1 key, as a multiple of what the floor grows by", name, r.keys),
+				measured: sample{most.of(name, server).median() / one.of(name, server).median() / (most.of(floorName, server).median() / one.of(floorName, server).median())}, bar: 1.15,
+			},
 			check{what: name + ", server CPU with 512 goroutines: x with 1", measured: sample{r.shape(512, 10_000).of(name, server).median() / single.of(name, server).median()}, bar: 1.15},
 		)
 	}

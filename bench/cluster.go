@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -23,7 +24,8 @@ type scale struct {
 }
 
 // scales are the cost of a decision and its spread on clusters of one, two and three shards, by calls of the token bucket over
-// 10 000 subjects. The load grows with the cluster: 64 callers for each shard, so that a shard always gets as much at a time.
+// 10 000 subjects. The load grows with the cluster, and is one that this machine carries in all its processes: otherwise they wait for each
+// other, and the measure is of its cores.
 func scales(commandLine string, rounds, calls int) (all []scale, err error) {
 	for shards := 1; shards <= 3; shards++ {
 		s, err := scaleOf(commandLine, shards, rounds, calls)
@@ -77,7 +79,7 @@ func scaleOf(commandLine string, shards, rounds, calls int) (out scale, err erro
 			}
 			before = append(before, count)
 		}
-		if _, err := c.drive(nodes[0], 0, 64*shards, 10_000, calls*shards); err != nil {
+		if err := steadily(c, shards, calls); err != nil {
 			return out, err
 		}
 		var most, sum int64
@@ -97,6 +99,33 @@ func scaleOf(commandLine string, shards, rounds, calls int) (out scale, err erro
 		out.busiest = append(out.busiest, float64(most)/float64(sum))
 	}
 	return out, nil
+}
+
+// perShard is the load for each shard, in calls per second.
+const perShard = 2000
+
+// steadily makes so many calls for each shard, from 64 callers for each.
+func steadily(c contender, shards, calls int) error {
+	callers := 64 * shards
+	each := max(1, calls/64)
+	failed := make([]error, callers)
+	var wg sync.WaitGroup
+	for n := range callers {
+		wg.Go(func() {
+			const every = 64 * time.Second / perShard
+			time.Sleep(every * time.Duration(n) / time.Duration(callers)) // not all at once
+			tick := time.NewTicker(every)
+			defer tick.Stop()
+			for i := range each {
+				if failed[n] = c.allow(context.Background(), subject(0, (n*each+i)*7919%10_000)); failed[n] != nil {
+					return
+				}
+				<-tick.C
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(failed...)
 }
 
 // evalshas is how many EVALSHA the server has run.

@@ -160,7 +160,7 @@ func measure(commandLine, dir string, rounds, calls, loads, keys int) (r result,
 	if r.cached, r.cachedAllocs, err = cachedDenials(s, rounds, 20*loads); err != nil {
 		return r, err
 	}
-	r.scales, err = scales(commandLine, rounds, loads)
+	r.scales, err = scales(commandLine, rounds, loads/2)
 	return r, err
 }
 

@@ -94,6 +94,13 @@ func weigh(s *server, p *pipe, dir string, all []contender) (m memory, err error
 		if err := p.send(fill); err != nil {
 			return m, err
 		}
+		// A server that is about to double the set's table has two of them, for as many calls as the old one is long.
+		for i := range fill {
+			fill[i] = command("ZSCORE", key, "nobody")
+		}
+		if err := p.send(fill); err != nil {
+			return m, err
+		}
 		bytes, err := usage(key)
 		if err != nil {
 			return m, err

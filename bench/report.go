@@ -91,7 +91,7 @@ func (r *result) write(p func(format string, args ...any)) {
 		}
 	}
 	p("")
-	p("### On a cluster: 64 goroutines for each shard, 10000 keys")
+	p("### On a cluster: %d calls per second for each shard, 10000 keys", perShard)
 	p("")
 	p("| shards | server CPU per decision, us | the busiest shard's part |")
 	p("|---|---|---|")
