@@ -7,9 +7,9 @@ import (
 
 func TestAll(t *testing.T) {
 	for list, want := range map[string]string{
-		"redis:7.0=redis:7.0":                           "[redis-7.0]",
-		"redis:7.0=a.example/redis:7.0.15,redis:7.0=x":  "[redis-7.0]",
-		" redict:7.3= , valkey:9.1+=valkey/valkey:9.1 ": "[redict-7.3 valkey-9.1-or-later]",
+		"redis:7.0=redis:7.0":                          "[redis-7.0]",
+		"redis:7.0=a.example/redis:7.0.15,redis:7.0=x": "[redis-7.0]",
+		"redict:7.3=,  valkey:9.1+=valkey/valkey:9.1":  "[redict-7.3 valkey-9.1-or-later]",
 	} {
 		t.Setenv("SLUICE_TEST_IMAGES", list)
 		if got, err := All(); err != nil || fmt.Sprint(got) != want {

@@ -217,7 +217,7 @@ func TestBuildOfALaterVersion(t *testing.T) {
 		"redis:9.9=":      {"9.9.0", "no Debian suite is known for redis:9.9", 123},
 		"valkey:9.1+=":    {"9.1.2", "", 0},
 		"valkey:9.1+=x":   {"10.0.1", "valkey:9.1+ IS NOT TESTED, BUT valkey 10.0.1", 0},
-		"valkey:9.1+= ":   {"9.0.9", "another version than valkey:9.1+: 9.0.9", 123},
+		"valkey:9.1+=y":   {"9.0.9", "another version than valkey:9.1+: 9.0.9", 123},
 		"redict:7.3+=any": {"7.10.0", "redict:7.3+ IS NOT TESTED, BUT redict 7.10.0", 0},
 	} {
 		f := newFake(t)
