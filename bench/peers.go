@@ -9,6 +9,8 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	redigo "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislimiter"
 	"github.com/sethvargo/go-redisstore"
 	"github.com/sluicego/sluice"
 	"github.com/throttled/throttled/v2"
@@ -26,6 +28,9 @@ type contender struct {
 	slow  bool // many callers of one key take turns, with most of their calls in vain
 }
 
+// morePeers are those that take too long to build for a smoke test.
+var morePeers []func(*redis.Client) contender
+
 // subject is the n-th that contender i limits: the peers put their keys beside each other, as they come.
 func subject(i, n int) string { return fmt.Sprintf("%d-%08d", i, n) }
 
@@ -38,6 +43,7 @@ const (
 	functionName = "Sluice token bucket, as a function"
 	batchName    = "Sluice sliding counter, Batch of 16"
 	rateName     = "go-redis/redis_rate"
+	windowName   = "redis/rueidis/rueidislimiter"
 )
 
 // contenders are Sluice's algorithms, the floor called through the same client, and the peers. All of them admit every call: the limits are never
@@ -95,6 +101,14 @@ func contenders(s *server, dir string) ([]contender, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	window, err := rueidislimiter.NewRateLimiter(rueidislimiter.RateLimiterOption{
+		ClientBuilder: func(rueidis.ClientOption) (rueidis.Client, error) { return s.client, nil },
+		Limit:         100_000_000,
+		Window:        time.Hour,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
 	bucket, counter := sluice.TokenBucket(100_000_000, 100_000_000, time.Hour), sluice.SlidingCounter(100_000_000, time.Hour)
 	all := []contender{
 		{name: floorName, allow: func(ctx context.Context, key string) error {
@@ -124,6 +138,10 @@ func contenders(s *server, dir string) ([]contender, func(), error) {
 			_, err := rate.Allow(ctx, key, perHour)
 			return err
 		}},
+		{name: windowName, peer: true, allow: func(ctx context.Context, key string) error {
+			_, err := window.Allow(ctx, key)
+			return err
+		}},
 		{name: "ulule/limiter", peer: true, allow: func(ctx context.Context, key string) error {
 			_, err := ululeLimiter.Get(ctx, key)
 			return err
@@ -136,6 +154,9 @@ func contenders(s *server, dir string) ([]contender, func(), error) {
 			_, _, _, _, err := sethStore.Take(ctx, key)
 			return err
 		}},
+	}
+	for _, more := range morePeers {
+		all = append(all, more(goredis))
 	}
 	if err := s.client.Do(context.Background(), s.client.B().ScriptLoad().Script(tgs).Build()).Error(); err != nil {
 		return nil, nil, err
