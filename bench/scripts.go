@@ -99,7 +99,7 @@ func rows(dir string) ([]row, []script, error) {
 		keys := max(4, 200_000/n) // so many that no log grows by much, nor reaches its limit, within a round
 		all = append(all,
 			row{name: logRow(n), bar: 2.8, keys: keys, setup: fill, words: call(log, "take", "1", "100000000", long)},
-			row{name: logRow(n) + ", cost 100000", bar: 2.8, keys: keys, setup: fill, words: call(log, "take", "100000", "1000000000", long)},
+			row{name: logRow(n) + ", cost 100000", bar: 2.8, keys: keys, setup: fill, words: call(log, "take", "100000", "999999999", long)},
 			row{name: fmt.Sprintf("sliding_log, denied, %d entries", n), bar: 2, keys: keys, setup: fill, words: call(log, "take", "1", strconv.Itoa(n), long)},
 		)
 	}
