@@ -43,10 +43,10 @@ const (
 )
 
 const (
-	slidingLogSHA1     = "c647f17027afc7ed311a6975f63097888a9eeb5a"
+	slidingLogSHA1     = "369a8f8757388d85a4ffe5bb7e0077aa1a956d48"
 	slidingCounterSHA1 = "18db78dcfe25a60d07a4e2fb6962d4b3334d4e6d"
 	tokenBucketSHA1    = "845eaa67861eeb2081e78a01d97f0d134a2b05df"
-	multiSHA1          = "25da3400e22ba3677fd7332d2a935f7aaadc6cd5"
+	multiSHA1          = "cd3e7e0d66e2dc2fa35b485cb35204338885a4bb"
 )
 
 type script struct {

@@ -45,10 +45,10 @@ func cachedDenials(s *server, rounds, calls int) (took sample, allocs float64, e
 type memory struct {
 	bucket, counter, redisRate float64         // of a key of one length
 	perEntry                   map[int]float64 // of a log, by how many entries it has
-	members                    int             // of a log's sorted set after ten calls of a cost of 1000
+	members                    int             // of a log's list after ten calls of a cost of 1000
 }
 
-// entries are the logs that are weighed: the first is the largest that is still packed, with its header, into 128 members.
+// entries are the logs that are weighed, by how many entries they have.
 var entries = []int{127, 1000, 10_000, 100_000}
 
 func weigh(s *server, p *pipe, dir string, all []contender) (m memory, err error) {
@@ -94,13 +94,6 @@ func weigh(s *server, p *pipe, dir string, all []contender) (m memory, err error
 		if err := p.send(fill); err != nil {
 			return m, err
 		}
-		// A server that is about to double the set's table has two of them, for as many calls as the old one is long.
-		for i := range fill {
-			fill[i] = command("ZSCORE", key, "nobody")
-		}
-		if err := p.send(fill); err != nil {
-			return m, err
-		}
 		bytes, err := usage(key)
 		if err != nil {
 			return m, err
@@ -111,7 +104,7 @@ func weigh(s *server, p *pipe, dir string, all []contender) (m memory, err error
 	if err := p.send([][]byte{dear, dear, dear, dear, dear, dear, dear, dear, dear, dear}); err != nil {
 		return m, err
 	}
-	members, err := s.client.Do(ctx, s.client.B().Zcard().Key("log:dear").Build()).AsInt64()
+	members, err := s.client.Do(ctx, s.client.B().Llen().Key("log:dear").Build()).AsInt64()
 	m.members = int(members)
 	return m, err
 }

@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -10,7 +11,7 @@ import (
 	"github.com/sluicego/sluice/conformance/model"
 )
 
-// TestDamagedStates changes a state from outside, a byte or a member of it, as no script does. A call then refuses it, and leaves it
+// TestDamagedStates changes a state from outside, a byte or an entry of it, as no script does. A call then refuses it, and leaves it
 // as it is, or replies numbers that a caller can use: no wait below what it says, none of a call that was admitted.
 func TestDamagedStates(t *testing.T) {
 	for s := range subjects(t) {
@@ -100,25 +101,25 @@ func (s *subject) damage(t *rapid.T) bool {
 		}
 		return changed
 	}
-	members, err := s.do(t, "ZRANGE", key, "0", "-1", "WITHSCORES").AsZScores()
+	entries, err := s.do(t, "LRANGE", key, "0", "-1").AsStrSlice()
 	if err != nil {
-		t.Fatalf("ZRANGE: %v", err)
+		t.Fatalf("LRANGE: %v", err)
 	}
-	if len(members) == 0 {
+	if len(entries) == 0 {
 		return false
 	}
-	m := rapid.SampledFrom(members).Draw(t, "member")
-	score := text(int64(m.Score))
+	i := rapid.IntRange(0, len(entries)-1).Draw(t, "entry")
 	switch rapid.IntRange(0, 3).Draw(t, "part") {
 	case 0:
-		do("ZADD", key, text(max(0, int64(m.Score)+rapid.Int64Range(-10_000_000_000, 10_000_000_000).Draw(t, "by"))), m.Member)
+		j := rapid.IntRange(0, len(entries)-1).Draw(t, "other")
+		do("LSET", key, strconv.Itoa(i), entries[j])
+		do("LSET", key, strconv.Itoa(j), entries[i])
 	case 1:
-		if len(members) > 1 {
-			do("ZREM", key, m.Member)
+		if len(entries) > 1 {
+			do("LREM", key, "1", entries[i])
 		}
 	default:
-		do("ZADD", key, score, byteOf(m.Member))
-		do("ZREM", key, m.Member)
+		do("LSET", key, strconv.Itoa(i), byteOf(entries[i]))
 	}
 	return changed
 }

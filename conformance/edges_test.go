@@ -221,7 +221,7 @@ func TestEdgesOfALog(t *testing.T) {
 						}
 					}
 					s.checkUntil(t, state.Until())
-					members, err := s.do(t, "ZCARD", s.key).AsInt64()
+					members, err := s.do(t, "LLEN", s.key).AsInt64()
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -237,10 +237,8 @@ func TestEdgesOfALog(t *testing.T) {
 	}
 }
 
-// entry is a log's member and its score, as a ZADD takes them.
-func entry(us, total, cost int64) []string {
-	return []string{text(us), fmt.Sprintf("%014x%012x%x", us, total, cost)}
-}
+// entry is an entry of a log.
+func entry(us, total, cost int64) string { return fmt.Sprintf("%014x%012x%x", us, total, cost) }
 
 // TestLogTotalsWrapAround starts from logs whose running total is about to pass 10^14, which would take a hundred thousand
 // of the largest charges, and holds them to the model as they do.
@@ -255,9 +253,8 @@ func TestLogTotalsWrapAround(t *testing.T) {
 				s.at(epoch)
 				state := model.New()
 				state.Call(epoch, "take", 1, p, 0)
-				zadd := slices.Concat([]string{"ZADD", s.key, "0", fmt.Sprintf("log:1000:%d:%d", state.Until(), wrap-before-1)},
-					entry(epoch, wrap-before, 1))
-				for _, command := range [][]string{zadd, {"PEXPIREAT", s.key, text(state.Until())}} {
+				push := []string{"RPUSH", s.key, fmt.Sprintf("log:1000:%d:%d", state.Until(), wrap-before-1), entry(epoch, wrap-before, 1)}
+				for _, command := range [][]string{push, {"PEXPIREAT", s.key, text(state.Until())}} {
 					if err := s.do(t, command...).Error(); err != nil {
 						t.Fatal(err)
 					}
@@ -276,28 +273,6 @@ func TestLogTotalsWrapAround(t *testing.T) {
 						t.Fatalf("%d before the wrap, call %d, %s %d: got %v, want %v", before, i, op, cost, got, want)
 					}
 				}
-			}
-		})
-	}
-}
-
-// TestLogIsFullWithinAMicrosecond: where the time stands still the total can't wrap around, and ends at 2.8 * 10^14.
-func TestLogIsFullWithinAMicrosecond(t *testing.T) {
-	const most = 280_000_000_000_000
-	for s := range subjectsOf(t, model.Log) {
-		t.Run(s.name, func(t *testing.T) {
-			zadd := slices.Concat([]string{"ZADD", s.key, "0", fmt.Sprintf("log:1000:%d:%d", epoch/1000+2000, (most-7)%100_000_000_000_000)},
-				entry(epoch, most-2, 5))
-			if err := s.do(t, zadd...).Error(); err != nil {
-				t.Fatal(err)
-			}
-			want := []int64{1, 4, 0, 1000, epoch}
-			if got := s.call(t, "take", 1, policyOf(model.Log, 10, 1000), 0); !slices.Equal(got, want) {
-				t.Errorf("one below the end: got %v, want %v", got, want)
-			}
-			got, err := s.eval(t, []string{s.key}, "take", "1", "10", "1000")
-			if err == nil || !strings.HasPrefix(err.Error(), "SLUICESTATE ") {
-				t.Errorf("at the end: got %v, %v, want it refused", got, err)
 			}
 		})
 	}
@@ -348,27 +323,29 @@ func TestLogFindsTheEntry(t *testing.T) {
 	}
 }
 
-// TestForeignLogs are sorted sets that begin as a log does, and are none.
+// TestForeignLogs are lists that begin as a log does, and are none.
 func TestForeignLogs(t *testing.T) {
 	header := fmt.Sprintf("log:1000:%d:0", epoch/1000+2000)
-	good := func(us, total int64) []string { return entry(epoch+us, total, 1) }
-	bad := func(us int64, member string) []string { return []string{text(epoch + us), member} }
+	good := func(us, total int64) string { return entry(epoch+us, total, 1) }
+	withCost := func(us, total int64, cost string) string { return good(us, total)[:26] + cost }
 	cases := map[string][]string{
-		"the newest has no cost":        slices.Concat(good(0, 1), bad(1, entry(epoch+1, 2, 1)[1][:26])),
-		"the newest is none":            slices.Concat(good(0, 1), bad(1, "another")),
-		"the oldest is none":            slices.Concat(bad(0, "another"), good(1, 1)),
-		"the oldest has another cost":   slices.Concat(bad(0, entry(epoch, 1, 1)[1][:26]+"ten"), good(1, 2)),
-		"the second is none":            slices.Concat(good(-1_000_001, 1), bad(-1_000_000, "another"), good(0, 2)),
-		"the third is none":             slices.Concat(good(-1_000_002, 1), good(-1_000_001, 2), bad(-999_999, "another"), good(0, 3)),
-		"the third has another cost":    slices.Concat(good(-1_000_002, 1), good(-1_000_001, 2), bad(-999_999, entry(epoch, 3, 1)[1][:26]+"ten"), good(0, 4)),
-		"all but the header is missing": nil,
+		"the newest has no cost":              {good(0, 1), withCost(1, 2, "")},
+		"the newest is none":                  {good(0, 1), "another"},
+		"the newest is older than the oldest": {good(0, 1), good(-1, 2)},
+		"the oldest is none":                  {"another", good(1, 1)},
+		"the oldest has another cost":         {withCost(0, 1, "ten"), good(1, 2)},
+		"the second is none":                  {good(-1_000_001, 1), "another", good(0, 2)},
+		"the third is none":                   {good(-1_000_002, 1), good(-1_000_001, 2), "another", good(0, 3)},
+		"the third has another cost":          {good(-1_000_002, 1), good(-1_000_001, 2), withCost(-999_999, 3, "ten"), good(0, 4)},
+		"one amid those that expired is none": {good(-1_000_004, 1), good(-1_000_003, 2), good(-1_000_002, 3), "another", good(-1_000_001, 4), good(0, 5)},
+		"all but the header is missing":       nil,
 	}
 	for s := range subjectsOf(t, model.Log) {
 		t.Run(s.name, func(t *testing.T) {
 			key := s.key
 			for name, members := range cases {
 				s.key = key + name
-				if err := s.do(t, slices.Concat([]string{"ZADD", s.key, "0", header}, members)...).Error(); err != nil {
+				if err := s.do(t, slices.Concat([]string{"RPUSH", s.key, header}, members)...).Error(); err != nil {
 					t.Fatal(err)
 				}
 				before := s.content(t)

@@ -22,6 +22,25 @@ local function log_entry(member)
   if time then return time, total end
 end
 
+-- The place of the first entry after `low` that is later than `cut`, and with which `units` have passed since the
+-- running total was `base`, where `used` have passed with the newest; it is so at `high`, if at none before. And its
+-- time, nil at `high`. Nothing if what is there is no entry. `guess` is tried first, then growing steps from there.
+local function log_search(key, low, high, guess, cut, base, units, used)
+  local time, step = nil, 1
+  while high - low > 1 do
+    guess = math.max(low + 1, math.min(guess, high - 1))
+    local moment, total = log_entry(redis.call('LINDEX', key, guess))
+    if not total then return nil end
+    local passed = (total - base) % 100000000000000
+    local found = moment > cut and passed >= units and passed <= used -- before the base it wraps around
+    if found then high, time = guess, moment else low = guess end
+    local middle = math.floor((low + high) / 2)
+    guess = found and math.max(high - step, middle) or math.min(low + step, middle)
+    step = step * 2
+  end
+  return high, time
+end
+
 -- floor((a * b + extra) / c) and the remainder. Doubles are exact below 2^53 only: where the sum may pass that, long
 -- division over the digits of a in base 128. For a < 2^49 and 128 * (b + c) < 2^53; a quotient above 2^53 is only near.
 local function muldiv(a, b, extra, c)
@@ -111,7 +130,7 @@ local function run_sliding_log(KEYS, ARGV)
   local dead = 0 -- entries at the front that count no more
   local header, header_window
   local foreign = 'SLUICESTATE KEYS[1] holds something that is not a sliding log'
-  local front = redis.pcall('ZRANGE', key, 0, 2)
+  local front = redis.pcall('LRANGE', key, 0, 2)
   local first = front[1]
   if front.err then -- one that failed for another reason (no permission, say) keeps its own error
     return string.find(front.err, '^WRONGTYPE') and redis.error_reply(foreign) or front
@@ -119,7 +138,7 @@ local function run_sliding_log(KEYS, ARGV)
   if first then
     local w, u, b
     if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
-    local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
+    local last, total = log_entry(redis.call('LINDEX', key, -1))
     local oldest = front[2] or ''
     local time, oldest_total = log_entry(oldest)
     if not w or not total or not oldest_total then return redis.error_reply(foreign) end
@@ -131,13 +150,11 @@ local function run_sliding_log(KEYS, ARGV)
       if time <= cut and front[3] then
         dead, oldest = 1, front[3]
         time, oldest_total = log_entry(oldest)
-        if time and time <= cut then
-          dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
-          local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
-          if member then
-            oldest = member
-            time, oldest_total = log_entry(oldest)
-          end
+        if time and time <= cut and last > cut then
+          local place = log_search(key, 2, redis.call('LLEN', key) - 1, 3, cut, 0, 0, 100000000000000)
+          if not place then return redis.error_reply(foreign) end
+          dead, oldest = place - 1, redis.call('LINDEX', key, place)
+          time, oldest_total = log_entry(oldest)
         end
       end
       local units = tonumber(string.sub(oldest, 27), 16)
@@ -167,47 +184,28 @@ local function run_sliding_log(KEYS, ARGV)
     if cost <= limit then passing = used + cost - limit end
   end
 
-  -- The oldest entry is tried first, then a guess by proportion, which is right where costs are alike, then growing
-  -- steps from there. `rank` is the entry's, and its time is `time`.
-  local rank, time = dead + 1, first_time
+  -- The oldest entry is tried first, then a guess by proportion, which is right where costs are alike. `place` is the
+  -- entry's, and its time is `time`.
+  local place, time = dead + 1, first_time
   if passing and passing > first_passed then
-    local low, high = rank, redis.call('ZCARD', key) - 1 -- not passed at low, passed at high
-    local guess, step = low + math.ceil((high - low) * passing / used), 1
-    time = newest
-    while high - low > 1 do
-      guess = math.max(low + 1, math.min(guess, high - 1))
-      local moment, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
-      if not total then return redis.error_reply(foreign) end
-      local passed = (total - base) % 100000000000000
-      local found = passed >= passing and passed <= used -- before the base it wraps around, far above what is used
-      if found then high, time = guess, moment else low = guess end
-      local middle = math.floor((low + high) / 2)
-      guess = found and math.max(high - step, middle) or math.min(low + step, middle)
-      step = step * 2
-    end
-    rank = high
-    if time < first_time or time > newest then return redis.error_reply(foreign) end
+    local high = redis.call('LLEN', key) - 1
+    local guess = place + math.ceil((high - place) * passing / used)
+    place, time = log_search(key, place, high, guess, 0, base, passing, used)
+    time = time or newest
+    if not place or time < first_time or time > newest then return redis.error_reply(foreign) end
   end
   if allowed == 0 and passing then retry = time + window - now end
 
-  -- `clear`: what is there counts no more; `member`: an entry to be added, at `stamp`; `text`: the header as it is to
-  -- be; `moved`: the key's expiry (ms), where its own won't do.
-  local clear, stamp, member, text, moved
+  -- `clear`: what is there counts no more; `entry`: one to be added; `text`: the header as it is to be; `moved`: the
+  -- key's expiry (ms), where its own won't do.
+  local clear, entry, text, moved
   if charge > 0 or refund > 0 then
     clear = first and not header or refund == used and charge == 0
-    if refund > 0 then dead = rank - 1 end
+    if refund > 0 then dead = place - 1 end
     base, used = base + refund, used - refund
     if charge > 0 then
-      local total = base + used + charge
-      -- Not within one microsecond, where the totals give the order: there is room for 1.8 * 10^14 more.
-      if total >= 100000000000000 and at ~= newest then
-        base, total = base - 100000000000000, total - 100000000000000
-      end
-      if total >= 280000000000000 then
-        return redis.error_reply(foreign .. ' with room in this microsecond')
-      end
       newest, used = at, used + charge
-      stamp, member = string.format('%d', at), string.format('%014x%012x%x', at, total, charge)
+      entry = string.format('%014x%012x%x', at, (base + used) % 100000000000000, charge)
     end
     if used > 0 then
       local need = newest + window + 999
@@ -240,15 +238,18 @@ local function run_sliding_log(KEYS, ARGV)
     redis.call('UNLINK', key)
     dead = 0
   end
-  if member then redis.call('ZADD', key, stamp, member) end
-  if text and text ~= header then
-    redis.call('ZADD', key, 0, text)
-    if header then redis.call('ZREM', key, header) end
+  if entry and not header then
+    redis.call('RPUSH', key, text, entry)
+  elseif entry then
+    redis.call('RPUSH', key, entry)
+  end
+  if dead > 0 and (entry or text) then -- only so many that no call holds up the server
+    redis.call('LTRIM', key, math.min(dead, 100) + 1, -1)
+    redis.call('LPUSH', key, text or header)
+  elseif header and text and text ~= header then
+    redis.call('LSET', key, 0, text)
   end
   if moved then redis.call('PEXPIREAT', key, moved) end
-  if dead > 0 and (member or text) then -- only so many that no call holds up the server
-    redis.call('ZREMRANGEBYRANK', key, 1, math.min(dead, 100))
-  end
   return {allowed, remaining, retry, reset, now}
 end
 
@@ -569,7 +570,7 @@ local function decide(now, key, args, operation, before)
     local dead = 0 -- entries at the front that count no more
     local header, header_window
     local foreign = 'SLUICESTATE KEYS[1] holds something that is not a sliding log'
-    local front = redis.pcall('ZRANGE', key, 0, 2)
+    local front = redis.pcall('LRANGE', key, 0, 2)
     local first = front[1]
     if front.err then -- one that failed for another reason (no permission, say) keeps its own error
       return string.find(front.err, '^WRONGTYPE') and redis.error_reply(foreign) or front
@@ -577,7 +578,7 @@ local function decide(now, key, args, operation, before)
     if first then
       local w, u, b
       if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
-      local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
+      local last, total = log_entry(redis.call('LINDEX', key, -1))
       local oldest = front[2] or ''
       local time, oldest_total = log_entry(oldest)
       if not w or not total or not oldest_total then return redis.error_reply(foreign) end
@@ -589,13 +590,11 @@ local function decide(now, key, args, operation, before)
         if time <= cut and front[3] then
           dead, oldest = 1, front[3]
           time, oldest_total = log_entry(oldest)
-          if time and time <= cut then
-            dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
-            local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
-            if member then
-              oldest = member
-              time, oldest_total = log_entry(oldest)
-            end
+          if time and time <= cut and last > cut then
+            local place = log_search(key, 2, redis.call('LLEN', key) - 1, 3, cut, 0, 0, 100000000000000)
+            if not place then return redis.error_reply(foreign) end
+            dead, oldest = place - 1, redis.call('LINDEX', key, place)
+            time, oldest_total = log_entry(oldest)
           end
         end
         local units = tonumber(string.sub(oldest, 27), 16)
@@ -625,47 +624,28 @@ local function decide(now, key, args, operation, before)
       if cost <= limit then passing = used + cost - limit end
     end
 
-    -- The oldest entry is tried first, then a guess by proportion, which is right where costs are alike, then growing
-    -- steps from there. `rank` is the entry's, and its time is `time`.
-    local rank, time = dead + 1, first_time
+    -- The oldest entry is tried first, then a guess by proportion, which is right where costs are alike. `place` is the
+    -- entry's, and its time is `time`.
+    local place, time = dead + 1, first_time
     if passing and passing > first_passed then
-      local low, high = rank, redis.call('ZCARD', key) - 1 -- not passed at low, passed at high
-      local guess, step = low + math.ceil((high - low) * passing / used), 1
-      time = newest
-      while high - low > 1 do
-        guess = math.max(low + 1, math.min(guess, high - 1))
-        local moment, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
-        if not total then return redis.error_reply(foreign) end
-        local passed = (total - base) % 100000000000000
-        local found = passed >= passing and passed <= used -- before the base it wraps around, far above what is used
-        if found then high, time = guess, moment else low = guess end
-        local middle = math.floor((low + high) / 2)
-        guess = found and math.max(high - step, middle) or math.min(low + step, middle)
-        step = step * 2
-      end
-      rank = high
-      if time < first_time or time > newest then return redis.error_reply(foreign) end
+      local high = redis.call('LLEN', key) - 1
+      local guess = place + math.ceil((high - place) * passing / used)
+      place, time = log_search(key, place, high, guess, 0, base, passing, used)
+      time = time or newest
+      if not place or time < first_time or time > newest then return redis.error_reply(foreign) end
     end
     if allowed == 0 and passing then retry = time + window - now end
 
-    -- `clear`: what is there counts no more; `member`: an entry to be added, at `stamp`; `text`: the header as it is to
-    -- be; `moved`: the key's expiry (ms), where its own won't do.
-    local clear, stamp, member, text, moved
+    -- `clear`: what is there counts no more; `entry`: one to be added; `text`: the header as it is to be; `moved`: the
+    -- key's expiry (ms), where its own won't do.
+    local clear, entry, text, moved
     if charge > 0 or refund > 0 then
       clear = first and not header or refund == used and charge == 0
-      if refund > 0 then dead = rank - 1 end
+      if refund > 0 then dead = place - 1 end
       base, used = base + refund, used - refund
       if charge > 0 then
-        local total = base + used + charge
-        -- Not within one microsecond, where the totals give the order: there is room for 1.8 * 10^14 more.
-        if total >= 100000000000000 and at ~= newest then
-          base, total = base - 100000000000000, total - 100000000000000
-        end
-        if total >= 280000000000000 then
-          return redis.error_reply(foreign .. ' with room in this microsecond')
-        end
         newest, used = at, used + charge
-        stamp, member = string.format('%d', at), string.format('%014x%012x%x', at, total, charge)
+        entry = string.format('%014x%012x%x', at, (base + used) % 100000000000000, charge)
       end
       if used > 0 then
         local need = newest + window + 999
@@ -693,7 +673,7 @@ local function decide(now, key, args, operation, before)
       end
     end
     local remaining = used < limit and limit - used or 0
-    return allowed, remaining, retry, reset, text, moved, clear, stamp, member, header, dead
+    return allowed, remaining, retry, reset, text, moved, clear, entry, header, dead
   end
   if algorithm == 'sliding_counter' then
     local limit, window_ms = args[before + 3] + 0, args[before + 4]
@@ -953,7 +933,7 @@ local function run_multi(KEYS, ARGV)
   -- an error, or nothing.
   local function run(i, before)
     local key = keys[i]
-    local allowed, remaining, retry, reset, text, moved, clear, stamp, member, header, dead =
+    local allowed, remaining, retry, reset, text, moved, clear, entry, header, dead =
       decide(now, key, args, operation, before)
     if allowed == 0 then
       reply[1] = 0
@@ -967,20 +947,23 @@ local function run_multi(KEYS, ARGV)
       if problem then return problem end
     end
     if reply[1] == 1 then
-      if member then
+      if entry then
         if clear then
           redis.call('UNLINK', key)
           dead = 0
         end
-        if member then redis.call('ZADD', key, stamp, member) end
-        if text and text ~= header then
-          redis.call('ZADD', key, 0, text)
-          if header then redis.call('ZREM', key, header) end
+        if entry and not header then
+          redis.call('RPUSH', key, text, entry)
+        elseif entry then
+          redis.call('RPUSH', key, entry)
+        end
+        if dead > 0 and (entry or text) then -- only so many that no call holds up the server
+          redis.call('LTRIM', key, math.min(dead, 100) + 1, -1)
+          redis.call('LPUSH', key, text or header)
+        elseif header and text and text ~= header then
+          redis.call('LSET', key, 0, text)
         end
         if moved then redis.call('PEXPIREAT', key, moved) end
-        if dead > 0 and (member or text) then -- only so many that no call holds up the server
-          redis.call('ZREMRANGEBYRANK', key, 1, math.min(dead, 100))
-        end
       else
         if text == '' then
           redis.call('UNLINK', key)
@@ -1020,5 +1003,5 @@ register('multi', run_multi)
 redis.register_function{
   function_name = 'sluice_version',
   flags = {'no-writes'},
-  callback = function() return {1, '256715ed5afce385314694fe5281146a9532da2a'} end,
+  callback = function() return {1, '1516b6a1efc0a764cf1e1d8af5afed72bb100d79'} end,
 }

@@ -18,8 +18,8 @@
 --
 -- Errors     SLUICEARG <argument> of limit <i> must be <range>     nothing was written
 --            SLUICESTATE KEYS[<i>] ...                             the key holds something else, nothing was written
--- Needs      Redis >= 6.0 or Valkey, of 64 bits. Commands: TIME, GET, SET, ZRANGE, ZCARD, ZCOUNT, ZADD, ZREM,
---            ZREMRANGEBYRANK, PEXPIREAT, UNLINK. No other key is touched.
+-- Needs      Redis >= 6.0 or Valkey, of 64 bits. Commands: TIME, GET, SET, LRANGE, LINDEX, LLEN, RPUSH, LPUSH, LSET,
+--            LTRIM, PEXPIREAT, UNLINK. No other key is touched.
 --
 -- State      That of the single scripts, whose text this is: the two may be mixed on one key.
 
@@ -63,13 +63,32 @@ local function counter_wait(now_ms, most, previous, current, start, window, expi
 end
 -- [end]
 
--- [shared: log_entry]
+-- [shared: log]
 -- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^14, a
 -- hundred times what can be in use, so a difference modulo 10^14 is never ambiguous.
 local function log_entry(member)
   if #member < 27 then return nil end
   local time, total = tonumber(string.sub(member, 1, 14), 16), tonumber(string.sub(member, 15, 26), 16)
   if time then return time, total end
+end
+
+-- The place of the first entry after `low` that is later than `cut`, and with which `units` have passed since the
+-- running total was `base`, where `used` have passed with the newest; it is so at `high`, if at none before. And its
+-- time, nil at `high`. Nothing if what is there is no entry. `guess` is tried first, then growing steps from there.
+local function log_search(key, low, high, guess, cut, base, units, used)
+  local time, step = nil, 1
+  while high - low > 1 do
+    guess = math.max(low + 1, math.min(guess, high - 1))
+    local moment, total = log_entry(redis.call('LINDEX', key, guess))
+    if not total then return nil end
+    local passed = (total - base) % 100000000000000
+    local found = moment > cut and passed >= units and passed <= used -- before the base it wraps around
+    if found then high, time = guess, moment else low = guess end
+    local middle = math.floor((low + high) / 2)
+    guess = found and math.max(high - step, middle) or math.min(low + step, middle)
+    step = step * 2
+  end
+  return high, time
 end
 -- [end]
 
@@ -91,7 +110,7 @@ local function decide(now, key, args, operation, before)
     local dead = 0 -- entries at the front that count no more
     local header, header_window
     local foreign = 'SLUICESTATE KEYS[1] holds something that is not a sliding log'
-    local front = redis.pcall('ZRANGE', key, 0, 2)
+    local front = redis.pcall('LRANGE', key, 0, 2)
     local first = front[1]
     if front.err then -- one that failed for another reason (no permission, say) keeps its own error
       return string.find(front.err, '^WRONGTYPE') and redis.error_reply(foreign) or front
@@ -99,7 +118,7 @@ local function decide(now, key, args, operation, before)
     if first then
       local w, u, b
       if #first < 60 then w, u, b = string.match(first, '^log:([1-9]%d*):(%d+):(%d+)$') end
-      local last, total = log_entry(redis.call('ZRANGE', key, -1, -1)[1])
+      local last, total = log_entry(redis.call('LINDEX', key, -1))
       local oldest = front[2] or ''
       local time, oldest_total = log_entry(oldest)
       if not w or not total or not oldest_total then return redis.error_reply(foreign) end
@@ -111,13 +130,11 @@ local function decide(now, key, args, operation, before)
         if time <= cut and front[3] then
           dead, oldest = 1, front[3]
           time, oldest_total = log_entry(oldest)
-          if time and time <= cut then
-            dead = redis.call('ZCOUNT', key, 1, string.format('%d', cut))
-            local member = redis.call('ZRANGE', key, dead + 1, dead + 1)[1]
-            if member then
-              oldest = member
-              time, oldest_total = log_entry(oldest)
-            end
+          if time and time <= cut and last > cut then
+            local place = log_search(key, 2, redis.call('LLEN', key) - 1, 3, cut, 0, 0, 100000000000000)
+            if not place then return redis.error_reply(foreign) end
+            dead, oldest = place - 1, redis.call('LINDEX', key, place)
+            time, oldest_total = log_entry(oldest)
           end
         end
         local units = tonumber(string.sub(oldest, 27), 16)
@@ -147,47 +164,28 @@ local function decide(now, key, args, operation, before)
       if cost <= limit then passing = used + cost - limit end
     end
 
-    -- The oldest entry is tried first, then a guess by proportion, which is right where costs are alike, then growing
-    -- steps from there. `rank` is the entry's, and its time is `time`.
-    local rank, time = dead + 1, first_time
+    -- The oldest entry is tried first, then a guess by proportion, which is right where costs are alike. `place` is the
+    -- entry's, and its time is `time`.
+    local place, time = dead + 1, first_time
     if passing and passing > first_passed then
-      local low, high = rank, redis.call('ZCARD', key) - 1 -- not passed at low, passed at high
-      local guess, step = low + math.ceil((high - low) * passing / used), 1
-      time = newest
-      while high - low > 1 do
-        guess = math.max(low + 1, math.min(guess, high - 1))
-        local moment, total = log_entry(redis.call('ZRANGE', key, guess, guess)[1])
-        if not total then return redis.error_reply(foreign) end
-        local passed = (total - base) % 100000000000000
-        local found = passed >= passing and passed <= used -- before the base it wraps around, far above what is used
-        if found then high, time = guess, moment else low = guess end
-        local middle = math.floor((low + high) / 2)
-        guess = found and math.max(high - step, middle) or math.min(low + step, middle)
-        step = step * 2
-      end
-      rank = high
-      if time < first_time or time > newest then return redis.error_reply(foreign) end
+      local high = redis.call('LLEN', key) - 1
+      local guess = place + math.ceil((high - place) * passing / used)
+      place, time = log_search(key, place, high, guess, 0, base, passing, used)
+      time = time or newest
+      if not place or time < first_time or time > newest then return redis.error_reply(foreign) end
     end
     if allowed == 0 and passing then retry = time + window - now end
 
-    -- `clear`: what is there counts no more; `member`: an entry to be added, at `stamp`; `text`: the header as it is to
-    -- be; `moved`: the key's expiry (ms), where its own won't do.
-    local clear, stamp, member, text, moved
+    -- `clear`: what is there counts no more; `entry`: one to be added; `text`: the header as it is to be; `moved`: the
+    -- key's expiry (ms), where its own won't do.
+    local clear, entry, text, moved
     if charge > 0 or refund > 0 then
       clear = first and not header or refund == used and charge == 0
-      if refund > 0 then dead = rank - 1 end
+      if refund > 0 then dead = place - 1 end
       base, used = base + refund, used - refund
       if charge > 0 then
-        local total = base + used + charge
-        -- Not within one microsecond, where the totals give the order: there is room for 1.8 * 10^14 more.
-        if total >= 100000000000000 and at ~= newest then
-          base, total = base - 100000000000000, total - 100000000000000
-        end
-        if total >= 280000000000000 then
-          return redis.error_reply(foreign .. ' with room in this microsecond')
-        end
         newest, used = at, used + charge
-        stamp, member = string.format('%d', at), string.format('%014x%012x%x', at, total, charge)
+        entry = string.format('%014x%012x%x', at, (base + used) % 100000000000000, charge)
       end
       if used > 0 then
         local need = newest + window + 999
@@ -216,7 +214,7 @@ local function decide(now, key, args, operation, before)
     end
     local remaining = used < limit and limit - used or 0
     -- [end]
-    return allowed, remaining, retry, reset, text, moved, clear, stamp, member, header, dead
+    return allowed, remaining, retry, reset, text, moved, clear, entry, header, dead
   end
   if algorithm == 'sliding_counter' then
     local limit, window_ms = args[before + 3] + 0, args[before + 4]
@@ -480,7 +478,7 @@ local reply = {1, 0, unpack(args, 2)} -- which makes room for the numbers of the
 -- an error, or nothing.
 local function run(i, before)
   local key = keys[i]
-  local allowed, remaining, retry, reset, text, moved, clear, stamp, member, header, dead =
+  local allowed, remaining, retry, reset, text, moved, clear, entry, header, dead =
     decide(now, key, args, operation, before)
   if allowed == 0 then
     reply[1] = 0
@@ -494,21 +492,24 @@ local function run(i, before)
     if problem then return problem end
   end
   if reply[1] == 1 then
-    if member then
+    if entry then
       -- [shared: log_store]
       if clear then
         redis.call('UNLINK', key)
         dead = 0
       end
-      if member then redis.call('ZADD', key, stamp, member) end
-      if text and text ~= header then
-        redis.call('ZADD', key, 0, text)
-        if header then redis.call('ZREM', key, header) end
+      if entry and not header then
+        redis.call('RPUSH', key, text, entry)
+      elseif entry then
+        redis.call('RPUSH', key, entry)
+      end
+      if dead > 0 and (entry or text) then -- only so many that no call holds up the server
+        redis.call('LTRIM', key, math.min(dead, 100) + 1, -1)
+        redis.call('LPUSH', key, text or header)
+      elseif header and text and text ~= header then
+        redis.call('LSET', key, 0, text)
       end
       if moved then redis.call('PEXPIREAT', key, moved) end
-      if dead > 0 and (member or text) then -- only so many that no call holds up the server
-        redis.call('ZREMRANGEBYRANK', key, 1, math.min(dead, 100))
-      end
       -- [end]
     else
       -- [shared: store]

@@ -206,9 +206,9 @@ func foreignStates(key string) []foreignState {
 		{"a bucket whose period is 0", [][]string{{"SET", key, "bucket:0:1699999990000:1699999980000000:1:0"}}},
 		{"a bucket known for too long", [][]string{{"SET", key, "bucket:1000:1763244780001:1699999980000000:1:0"}}},
 		{"a bucket of four hundred digits", [][]string{{"SET", key, "bucket:1000:1699999990000:1699999980000000:" + strings.Repeat("9", 400) + ":0"}}},
-		{"a log whose window is 0", [][]string{{"ZADD", key, "0", "log:0:1699999990000:0", "1699999980000000", "060a2416ed13000000000000011"}}},
-		{"a log of four hundred digits", [][]string{{"ZADD", key, "0", "log:1000:" + strings.Repeat("9", 400) + ":0", "1699999980000000", "060a2416ed13000000000000011"}}},
-		{"a log whose newest entry is older than its oldest", [][]string{{"ZADD", key, "0", "log:1000:1699999990000:0", "1699999980000000", "060a2416ed13000000000000011", "1699999980000001", "060a2416e571e00000000000021"}}},
+		{"a log whose window is 0", [][]string{{"RPUSH", key, "log:0:1699999990000:0", "060a2416ed13000000000000011"}}},
+		{"a log of four hundred digits", [][]string{{"RPUSH", key, "log:1000:" + strings.Repeat("9", 400) + ":0", "060a2416ed13000000000000011"}}},
+		{"a log whose newest entry is older than its oldest", [][]string{{"RPUSH", key, "log:1000:1699999990000:0", "060a2416ed13000000000000011", "060a2416e571e00000000000021"}}},
 		{"a state with an expiry", [][]string{{"SET", key, "abc"}, {"PEXPIRE", key, "500"}}},
 	}
 }

@@ -124,7 +124,7 @@ var swaps = map[string][]string{
 // writes are the commands that change a key; a mutant leaves one out.
 var writes = []string{
 	"'DEL'", "'EXPIRE'", "'PEXPIRE'", "'PEXPIREAT'", "'SET'", "'UNLINK'",
-	"'ZADD'", "'ZREM'", "'ZREMRANGEBYRANK'", "'ZREMRANGEBYSCORE'", "'ZPOPMIN'",
+	"'RPUSH'", "'LPUSH'", "'LSET'", "'LTRIM'", "'LPOP'",
 	"'HSET'", "'HINCRBY'", "'HDEL'", "'INCRBY'", "'DECRBY'", "'SETRANGE'",
 }
 
