@@ -43,10 +43,10 @@ const (
 )
 
 const (
-	slidingLogSHA1     = "369a8f8757388d85a4ffe5bb7e0077aa1a956d48"
-	slidingCounterSHA1 = "18db78dcfe25a60d07a4e2fb6962d4b3334d4e6d"
-	tokenBucketSHA1    = "845eaa67861eeb2081e78a01d97f0d134a2b05df"
-	multiSHA1          = "cd3e7e0d66e2dc2fa35b485cb35204338885a4bb"
+	slidingLogSHA1     = "d00a5e06ed0ccc0d09056d8dd7220fef6b26ffaf"
+	slidingCounterSHA1 = "bf839e2a7734e1b03b1262322559c6bb93ff5f06"
+	tokenBucketSHA1    = "59566d5e63143ea0d0461d8d944bb608c043d105"
+	multiSHA1          = "c0b12f942281d37d5d10a0d203e8b5d44f6b0c0b"
 )
 
 type script struct {

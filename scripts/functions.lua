@@ -78,9 +78,10 @@ local function counter_wait(now_ms, most, previous, current, start, window, expi
 end
 
 local function run_sliding_log(KEYS, ARGV)
-  local operation, cost, limit, window_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+  local keys, args = KEYS, ARGV -- globals are dearer
+  local operation, cost, limit, window_ms = args[1], args[2], args[3], args[4]
   -- The usual call is told by its shape alone, which is cheap: few digits are within every range.
-  local usual = #ARGV == 4 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
+  local usual = #args == 4 and #keys == 1 and (operation == 'take' or operation == 'peek')
     and #cost < 10 and #limit < 10 and #window_ms < 11
     and cost >= '1' and limit >= '1' and window_ms >= '1'
     and string.find(cost .. limit .. window_ms, '^%d+$')
@@ -91,12 +92,12 @@ local function run_sliding_log(KEYS, ARGV)
       return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
     end
     local settles = operation == 'settle'
-    if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+    if #keys ~= 1 then return must_be('KEYS', 'one key') end
     if not settles and operation ~= 'take' and operation ~= 'peek' then
       return must_be('operation', 'take, peek or settle')
     end
     if not settles then table.remove(names) end
-    if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
+    if #args ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
     for i, name in ipairs(names) do
       local least, most = 1, 1000000000
       if name == 'cost' then
@@ -107,7 +108,7 @@ local function run_sliding_log(KEYS, ARGV)
         most = 31622400000 -- 366 days
       end
       -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
-      local text = ARGV[i + 1]
+      local text = args[i + 1]
       local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
       if not number or number < least or number > most then
         return must_be(name, string.format('an integer from %d to %d', least, most))
@@ -115,8 +116,8 @@ local function run_sliding_log(KEYS, ARGV)
     end
   end
   cost, limit, window_ms = cost + 0, limit + 0, window_ms + 0
-  local receipt = operation == 'settle' and ARGV[5] + 0 or 0
-  local key, clock = KEYS[1], redis.call('TIME')
+  local receipt = operation == 'settle' and args[5] + 0 or 0
+  local key, clock = keys[1], redis.call('TIME')
   local now = clock[1] * 1000000 + clock[2]
 
   -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
@@ -254,9 +255,10 @@ local function run_sliding_log(KEYS, ARGV)
 end
 
 local function run_sliding_counter(KEYS, ARGV)
-  local operation, cost, limit, window_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+  local keys, args = KEYS, ARGV -- globals are dearer
+  local operation, cost, limit, window_ms = args[1], args[2], args[3], args[4]
   -- The usual call is told by its shape alone, which is cheap: few digits are within every range.
-  local usual = #ARGV == 4 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
+  local usual = #args == 4 and #keys == 1 and (operation == 'take' or operation == 'peek')
     and #cost < 10 and #limit < 10 and #window_ms < 11
     and cost >= '1' and limit >= '1' and window_ms >= '1'
     and string.find(cost .. limit .. window_ms, '^%d+$')
@@ -267,12 +269,12 @@ local function run_sliding_counter(KEYS, ARGV)
       return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
     end
     local settles = operation == 'settle'
-    if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+    if #keys ~= 1 then return must_be('KEYS', 'one key') end
     if not settles and operation ~= 'take' and operation ~= 'peek' then
       return must_be('operation', 'take, peek or settle')
     end
     if not settles then table.remove(names) end
-    if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
+    if #args ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
     for i, name in ipairs(names) do
       local least, most = 1, 1000000000
       if name == 'cost' then
@@ -283,7 +285,7 @@ local function run_sliding_counter(KEYS, ARGV)
         most = 31622400000 -- 366 days
       end
       -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
-      local text = ARGV[i + 1]
+      local text = args[i + 1]
       local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
       if not number or number < least or number > most then
         return must_be(name, string.format('an integer from %d to %d', least, most))
@@ -291,8 +293,8 @@ local function run_sliding_counter(KEYS, ARGV)
     end
   end
   cost, limit = cost + 0, limit + 0
-  local receipt = operation == 'settle' and ARGV[5] + 0 or 0
-  local key, clock = KEYS[1], redis.call('TIME')
+  local receipt = operation == 'settle' and args[5] + 0 or 0
+  local key, clock = keys[1], redis.call('TIME')
   local now = clock[1] * 1000000 + clock[2]
 
   -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
@@ -305,7 +307,7 @@ local function run_sliding_counter(KEYS, ARGV)
   local elapsed, start -- of `at` in its window
   local state = redis.pcall('GET', key)
   if state then
-    local failed = type(state) == 'table'
+    local failed = state.err -- none of a string
     local w, last, p, c
     if not failed and #state < 90 then
       w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$')
@@ -317,7 +319,7 @@ local function run_sliding_counter(KEYS, ARGV)
     end
     -- Nor is it ours if the numbers are none that this script writes.
     if not w or its_window < 1 or its_window > 31622400000 or p > 1000000000000 or c > 1000000000000 then
-      if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+      if failed and not string.find(failed, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding counter')
     end
     local began = last - last % its_window
@@ -396,9 +398,10 @@ local function run_sliding_counter(KEYS, ARGV)
 end
 
 local function run_token_bucket(KEYS, ARGV)
-  local operation, cost, capacity, refill, period_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+  local keys, args = KEYS, ARGV -- globals are dearer
+  local operation, cost, capacity, refill, period_ms = args[1], args[2], args[3], args[4], args[5]
   -- The usual call is told by its shape alone, which is cheap: few digits are within every range.
-  local usual = #ARGV == 5 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
+  local usual = #args == 5 and #keys == 1 and (operation == 'take' or operation == 'peek')
     and #cost < 10 and #capacity < 10 and #refill < 10 and #period_ms < 11
     and cost >= '1' and capacity >= '1' and refill >= '1' and period_ms >= '1'
     and string.find(cost .. capacity .. refill .. period_ms, '^%d+$')
@@ -409,12 +412,12 @@ local function run_token_bucket(KEYS, ARGV)
       return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
     end
     local settles = operation == 'settle'
-    if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+    if #keys ~= 1 then return must_be('KEYS', 'one key') end
     if not settles and operation ~= 'take' and operation ~= 'peek' then
       return must_be('operation', 'take, peek or settle')
     end
     if not settles then table.remove(names) end
-    if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
+    if #args ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
     for i, name in ipairs(names) do
       local least, most = 1, 1000000000
       if name == 'cost' then
@@ -425,7 +428,7 @@ local function run_token_bucket(KEYS, ARGV)
         most = 31622400000 -- 366 days
       end
       -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
-      local text = ARGV[i + 1]
+      local text = args[i + 1]
       local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
       if not number or number < least or number > most then
         return must_be(name, string.format('an integer from %d to %d', least, most))
@@ -433,8 +436,8 @@ local function run_token_bucket(KEYS, ARGV)
     end
   end
   cost, capacity, refill = cost + 0, capacity + 0, refill + 0
-  local receipt = operation == 'settle' and ARGV[6] + 0 or 0
-  local key, clock = KEYS[1], redis.call('TIME')
+  local receipt = operation == 'settle' and args[6] + 0 or 0
+  local key, clock = keys[1], redis.call('TIME')
   local now = clock[1] * 1000000 + clock[2]
 
   -- Decides one call at the server time `now` (us): the numbers of its reply, and what the state is to be.
@@ -452,7 +455,7 @@ local function run_token_bucket(KEYS, ARGV)
   local at, expiry, until_text = now, nil, nil -- expiry: of a state that counts
   local state = redis.pcall('GET', key)
   if state then
-    local failed = type(state) == 'table'
+    local failed = state.err -- none of a string
     local p, u, last, d, f
     if not failed and #state < 90 then
       p, u, last, d, f = string.match(state, '^bucket:(%d+):([1-9]%d*):(%d+):(%d+):(%d+)$')
@@ -464,7 +467,7 @@ local function run_token_bucket(KEYS, ARGV)
     end
     -- Nor is it ours if the numbers are none that this script writes.
     if not p or d > 2000000000 or f >= its_period or ends * 1000 - last > 63244800000000 then
-      if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+      if failed and not string.find(failed, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
     end
     local counts = now < ends * 1000
@@ -687,7 +690,7 @@ local function decide(now, key, args, operation, before)
     local elapsed, start -- of `at` in its window
     local state = redis.pcall('GET', key)
     if state then
-      local failed = type(state) == 'table'
+      local failed = state.err -- none of a string
       local w, last, p, c
       if not failed and #state < 90 then
         w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$')
@@ -699,7 +702,7 @@ local function decide(now, key, args, operation, before)
       end
       -- Nor is it ours if the numbers are none that this script writes.
       if not w or its_window < 1 or its_window > 31622400000 or p > 1000000000000 or c > 1000000000000 then
-        if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+        if failed and not string.find(failed, '^WRONGTYPE') then return state end
         return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding counter')
       end
       local began = last - last % its_window
@@ -783,7 +786,7 @@ local function decide(now, key, args, operation, before)
   local at, expiry, until_text = now, nil, nil -- expiry: of a state that counts
   local state = redis.pcall('GET', key)
   if state then
-    local failed = type(state) == 'table'
+    local failed = state.err -- none of a string
     local p, u, last, d, f
     if not failed and #state < 90 then
       p, u, last, d, f = string.match(state, '^bucket:(%d+):([1-9]%d*):(%d+):(%d+):(%d+)$')
@@ -795,7 +798,7 @@ local function decide(now, key, args, operation, before)
     end
     -- Nor is it ours if the numbers are none that this script writes.
     if not p or d > 2000000000 or f >= its_period or ends * 1000 - last > 63244800000000 then
-      if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+      if failed and not string.find(failed, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
     end
     local counts = now < ends * 1000
@@ -1003,5 +1006,5 @@ register('multi', run_multi)
 redis.register_function{
   function_name = 'sluice_version',
   flags = {'no-writes'},
-  callback = function() return {1, '1516b6a1efc0a764cf1e1d8af5afed72bb100d79'} end,
+  callback = function() return {1, 'e09fad2c1ffd18eb490b58abeb4405b4be6e95c2'} end,
 }

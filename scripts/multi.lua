@@ -229,7 +229,7 @@ local function decide(now, key, args, operation, before)
     local elapsed, start -- of `at` in its window
     local state = redis.pcall('GET', key)
     if state then
-      local failed = type(state) == 'table'
+      local failed = state.err -- none of a string
       local w, last, p, c
       if not failed and #state < 90 then
         w, last, p, c = string.match(state, '^counter:(%d+):(%d+):(%d+):(%d+)$')
@@ -241,7 +241,7 @@ local function decide(now, key, args, operation, before)
       end
       -- Nor is it ours if the numbers are none that this script writes.
       if not w or its_window < 1 or its_window > 31622400000 or p > 1000000000000 or c > 1000000000000 then
-        if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+        if failed and not string.find(failed, '^WRONGTYPE') then return state end
         return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a sliding counter')
       end
       local began = last - last % its_window
@@ -327,7 +327,7 @@ local function decide(now, key, args, operation, before)
   local at, expiry, until_text = now, nil, nil -- expiry: of a state that counts
   local state = redis.pcall('GET', key)
   if state then
-    local failed = type(state) == 'table'
+    local failed = state.err -- none of a string
     local p, u, last, d, f
     if not failed and #state < 90 then
       p, u, last, d, f = string.match(state, '^bucket:(%d+):([1-9]%d*):(%d+):(%d+):(%d+)$')
@@ -339,7 +339,7 @@ local function decide(now, key, args, operation, before)
     end
     -- Nor is it ours if the numbers are none that this script writes.
     if not p or d > 2000000000 or f >= its_period or ends * 1000 - last > 63244800000000 then
-      if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+      if failed and not string.find(failed, '^WRONGTYPE') then return state end
       return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
     end
     local counts = now < ends * 1000

@@ -55,9 +55,10 @@ end
 -- [end]
 
 -- [main]
-local operation, cost, limit, window_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local keys, args = KEYS, ARGV -- globals are dearer
+local operation, cost, limit, window_ms = args[1], args[2], args[3], args[4]
 -- The usual call is told by its shape alone, which is cheap: few digits are within every range.
-local usual = #ARGV == 4 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
+local usual = #args == 4 and #keys == 1 and (operation == 'take' or operation == 'peek')
   and #cost < 10 and #limit < 10 and #window_ms < 11
   and cost >= '1' and limit >= '1' and window_ms >= '1'
   and string.find(cost .. limit .. window_ms, '^%d+$')
@@ -69,12 +70,12 @@ if not usual then
     return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
   end
   local settles = operation == 'settle'
-  if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+  if #keys ~= 1 then return must_be('KEYS', 'one key') end
   if not settles and operation ~= 'take' and operation ~= 'peek' then
     return must_be('operation', 'take, peek or settle')
   end
   if not settles then table.remove(names) end
-  if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
+  if #args ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
   for i, name in ipairs(names) do
     local least, most = 1, 1000000000
     if name == 'cost' then
@@ -85,7 +86,7 @@ if not usual then
       most = 31622400000 -- 366 days
     end
     -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
-    local text = ARGV[i + 1]
+    local text = args[i + 1]
     local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
     if not number or number < least or number > most then
       return must_be(name, string.format('an integer from %d to %d', least, most))
@@ -94,8 +95,8 @@ if not usual then
   -- [end]
 end
 cost, limit, window_ms = cost + 0, limit + 0, window_ms + 0
-local receipt = operation == 'settle' and ARGV[5] + 0 or 0
-local key, clock = KEYS[1], redis.call('TIME')
+local receipt = operation == 'settle' and args[5] + 0 or 0
+local key, clock = keys[1], redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 -- [algorithm: sliding_log]

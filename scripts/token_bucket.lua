@@ -52,9 +52,10 @@ end
 -- [end]
 
 -- [main]
-local operation, cost, capacity, refill, period_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local keys, args = KEYS, ARGV -- globals are dearer
+local operation, cost, capacity, refill, period_ms = args[1], args[2], args[3], args[4], args[5]
 -- The usual call is told by its shape alone, which is cheap: few digits are within every range.
-local usual = #ARGV == 5 and #KEYS == 1 and (operation == 'take' or operation == 'peek')
+local usual = #args == 5 and #keys == 1 and (operation == 'take' or operation == 'peek')
   and #cost < 10 and #capacity < 10 and #refill < 10 and #period_ms < 11
   and cost >= '1' and capacity >= '1' and refill >= '1' and period_ms >= '1'
   and string.find(cost .. capacity .. refill .. period_ms, '^%d+$')
@@ -66,12 +67,12 @@ if not usual then
     return redis.error_reply('SLUICEARG ' .. argument .. ' must be ' .. what)
   end
   local settles = operation == 'settle'
-  if #KEYS ~= 1 then return must_be('KEYS', 'one key') end
+  if #keys ~= 1 then return must_be('KEYS', 'one key') end
   if not settles and operation ~= 'take' and operation ~= 'peek' then
     return must_be('operation', 'take, peek or settle')
   end
   if not settles then table.remove(names) end
-  if #ARGV ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
+  if #args ~= #names + 1 then return must_be('ARGV', 'the operation, ' .. table.concat(names, ', ')) end
   for i, name in ipairs(names) do
     local least, most = 1, 1000000000
     if name == 'cost' then
@@ -82,7 +83,7 @@ if not usual then
       most = 31622400000 -- 366 days
     end
     -- tonumber alone would take 1e3, 0x10, ' 5' and nan.
-    local text = ARGV[i + 1]
+    local text = args[i + 1]
     local number = #text < 18 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
     if not number or number < least or number > most then
       return must_be(name, string.format('an integer from %d to %d', least, most))
@@ -91,8 +92,8 @@ if not usual then
   -- [end]
 end
 cost, capacity, refill = cost + 0, capacity + 0, refill + 0
-local receipt = operation == 'settle' and ARGV[6] + 0 or 0
-local key, clock = KEYS[1], redis.call('TIME')
+local receipt = operation == 'settle' and args[6] + 0 or 0
+local key, clock = keys[1], redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 -- [algorithm: token_bucket]
@@ -111,7 +112,7 @@ local deficit, fraction = 0, 0 -- what the bucket lacks at `at`: deficit + fract
 local at, expiry, until_text = now, nil, nil -- expiry: of a state that counts
 local state = redis.pcall('GET', key)
 if state then
-  local failed = type(state) == 'table'
+  local failed = state.err -- none of a string
   local p, u, last, d, f
   if not failed and #state < 90 then
     p, u, last, d, f = string.match(state, '^bucket:(%d+):([1-9]%d*):(%d+):(%d+):(%d+)$')
@@ -123,7 +124,7 @@ if state then
   end
   -- Nor is it ours if the numbers are none that this script writes.
   if not p or d > 2000000000 or f >= its_period or ends * 1000 - last > 63244800000000 then
-    if failed and not string.find(state.err, '^WRONGTYPE') then return state end
+    if failed and not string.find(failed, '^WRONGTYPE') then return state end
     return redis.error_reply('SLUICESTATE KEYS[1] holds something that is not a token bucket')
   end
   local counts = now < ends * 1000
