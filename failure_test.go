@@ -80,7 +80,7 @@ var faults = map[string]struct {
 	"CLUSTERDOWN":              {errorReply("CLUSTERDOWN The cluster is down"), ClassUnavailable},
 	"denied in a script, 7.0":  {errorReply("ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:9."), ClassUnavailable},
 	"denied in a script, 7.2":  {errorReply("ERR ACL failure in script: User sluice has no permissions to run the 'pexpireat' command script: 1"), ClassUnavailable},
-	"NOPERM":                   {errorReply("NOPERM this user has no permissions to run the 'zadd' command"), ClassUnavailable},
+	"NOPERM":                   {errorReply("NOPERM this user has no permissions to run the 'rpush' command"), ClassUnavailable},
 	"too many clients":         {errorReply("ERR max number of clients reached"), ClassUnavailable},
 	"in a script of Redis 6.0": {errorReply("ERR Error running script (call to f_3e): @user_script:9: @user_script: 9: -OOM command not allowed"), ClassUnavailable},
 }

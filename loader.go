@@ -43,10 +43,10 @@ const (
 )
 
 const (
-	slidingLogSHA1     = "d00a5e06ed0ccc0d09056d8dd7220fef6b26ffaf"
+	slidingLogSHA1     = "e2324541d382dda27ae6e520f31f4e5d5bfbcd84"
 	slidingCounterSHA1 = "bf839e2a7734e1b03b1262322559c6bb93ff5f06"
 	tokenBucketSHA1    = "59566d5e63143ea0d0461d8d944bb608c043d105"
-	multiSHA1          = "c0b12f942281d37d5d10a0d203e8b5d44f6b0c0b"
+	multiSHA1          = "66453abb6d495b38c10ec62dd19400628480fe30"
 )
 
 type script struct {

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -193,7 +194,7 @@ func parseWindow(s string) (time.Duration, bool) {
 		}
 	}
 	d, err := time.ParseDuration(s)
-	if err != nil || s[0] == '-' || s[0] == '+' {
+	if err != nil || s[0] == '-' || s[0] == '+' || d > math.MaxInt64-sum {
 		return 0, false
 	}
 	return sum + d, true

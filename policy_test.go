@@ -234,6 +234,16 @@ func TestPolicyTextRefused(t *testing.T) {
 	}
 }
 
+// A sum beyond what a Duration holds is told as it was given, and not as what it wraps around to.
+func TestPolicyWindowBeyondDurations(t *testing.T) {
+	const window = "1d2562047h47m16.854775807s"
+	_, err := ParsePolicy("log:5/" + window)
+	var input *InputError
+	if !errors.As(err, &input) || input.Field != "window" || !strings.Contains(input.Value, window) {
+		t.Errorf("got %v, want an InputError for the window %s", err, window)
+	}
+}
+
 func TestPolicyName(t *testing.T) {
 	if got := SlidingLog(5, time.Minute).Name(); got != "" {
 		t.Errorf("a policy without a name is called %q", got)

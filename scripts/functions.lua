@@ -163,6 +163,8 @@ local function run_sliding_log(KEYS, ARGV)
       if time > cut then
         local after = (total - oldest_total) % 100000000000000
         used = math.min(after + units, (total - b) % 100000000000000)
+        -- With the newest entry its units count. One that says otherwise, or a base of more digits, is none of ours.
+        if used < 1 or #b > 14 then return redis.error_reply(foreign) end
         base, newest, first_time, first_passed = total - used, last, time, used - after
         header, header_window, expiry = first, w + 0, u + 0
       end
@@ -605,6 +607,8 @@ local function decide(now, key, args, operation, before)
         if time > cut then
           local after = (total - oldest_total) % 100000000000000
           used = math.min(after + units, (total - b) % 100000000000000)
+          -- With the newest entry its units count. One that says otherwise, or a base of more digits, is none of ours.
+          if used < 1 or #b > 14 then return redis.error_reply(foreign) end
           base, newest, first_time, first_passed = total - used, last, time, used - after
           header, header_window, expiry = first, w + 0, u + 0
         end
@@ -1006,5 +1010,5 @@ register('multi', run_multi)
 redis.register_function{
   function_name = 'sluice_version',
   flags = {'no-writes'},
-  callback = function() return {1, 'e09fad2c1ffd18eb490b58abeb4405b4be6e95c2'} end,
+  callback = function() return {1, '8d5dd90d667f31b8c6b86709455e3aca3e8938f0'} end,
 }

@@ -142,6 +142,8 @@ local function decide(now, key, args, operation, before)
         if time > cut then
           local after = (total - oldest_total) % 100000000000000
           used = math.min(after + units, (total - b) % 100000000000000)
+          -- With the newest entry its units count. One that says otherwise, or a base of more digits, is none of ours.
+          if used < 1 or #b > 14 then return redis.error_reply(foreign) end
           base, newest, first_time, first_passed = total - used, last, time, used - after
           header, header_window, expiry = first, w + 0, u + 0
         end

@@ -209,6 +209,8 @@ func foreignStates(key string) []foreignState {
 		{"a log whose window is 0", [][]string{{"RPUSH", key, "log:0:1699999990000:0", "060a2416ed13000000000000011"}}},
 		{"a log of four hundred digits", [][]string{{"RPUSH", key, "log:1000:" + strings.Repeat("9", 400) + ":0", "060a2416ed13000000000000011"}}},
 		{"a log whose newest entry is older than its oldest", [][]string{{"RPUSH", key, "log:1000:1699999990000:0", "060a2416ed13000000000000011", "060a2416e571e00000000000021"}}},
+		{"a log that has forgotten its newest entry", [][]string{{"RPUSH", key, "log:1000:1699999990000:1", "060a2416ed13000000000000011"}}},
+		{"a log whose base has fifteen digits", [][]string{{"RPUSH", key, "log:1000:1699999990000:100000000000000", "060a2416ed13000000000000011"}}},
 		{"a state with an expiry", [][]string{{"SET", key, "abc"}, {"PEXPIRE", key, "500"}}},
 	}
 }
