@@ -20,6 +20,8 @@ const lost = "lost"
 type proxy struct {
 	addr string
 
+	held sync.RWMutex // no reply passes while it is locked
+
 	mu     sync.Mutex
 	calls  []string
 	answer func(call string) string
@@ -86,6 +88,8 @@ func (p *proxy) serve(client net.Conn, addr string) {
 			if err != nil || breaks.Load() {
 				return
 			}
+			p.held.RLock()
+			p.held.RUnlock() //nolint:staticcheck // it waits
 			if _, err := client.Write(buf[:n]); err != nil {
 				return
 			}

@@ -118,7 +118,14 @@ type agent struct {
 
 func (l *loader) start(t *testing.T, addr string) *agent {
 	t.Helper()
+	return l.startIn(t, addr, 0, 5*time.Second)
+}
+
+// startIn starts an agent in a database of the server, with a time-out for an answer.
+func (l *loader) startIn(t *testing.T, addr string, db int, timeout time.Duration) *agent {
+	t.Helper()
 	cmd := l.command(t, addr, l.agent...)
+	cmd.Env = append(cmd.Env, fmt.Sprintf("SLUICE_DB=%d", db), fmt.Sprintf("SLUICE_TIMEOUT=%g", timeout.Seconds()))
 	complaints := &strings.Builder{}
 	cmd.Stderr = complaints
 	in, err := cmd.StdinPipe()
@@ -299,6 +306,14 @@ func TestLoaders(t *testing.T) {
 					test(t, server, between, a)
 				})
 			}
+			if l.shell { // a connection for every call
+				return
+			}
+			t.Run("a late reply is nobody else's", func(t *testing.T) {
+				server.Flush(t)
+				between.set(nil)
+				lateReply(t, between, l.startIn(t, between.addr, 3, time.Second))
+			})
 		})
 	}
 }
@@ -623,6 +638,29 @@ func lostReply(t *testing.T, _ *servers.Server, between *proxy, a *agent) {
 	takes := slices.DeleteFunc(between.seen(), func(call string) bool { return call != "EVALSHA take" })
 	if len(takes) != 1 {
 		t.Errorf("the take was sent %d times, want once", len(takes))
+	}
+}
+
+// lateReply has the answer to a take, and then that to a reset, come after the loader has given up. It must not be the
+// answer to what is called next, which is another limit's and denied. The agent is in a database that a new connection is
+// not in.
+func lateReply(t *testing.T, between *proxy, a *agent) {
+	shut, open := []string{"sliding_log", "1", "60000"}, []string{"sliding_log", "100", "60000"}
+	a.must(t, slices.Concat([]string{"take", "x61", "1"}, shut)...)
+	for used, late := range [][]string{{"take", "x62", "1"}, {"reset", "x63"}, {"take", "x62", "1"}} {
+		between.held.Lock()
+		a.fails(t, "other", slices.Concat(late, open)...)
+		between.held.Unlock()
+		var got []int64
+		var err error
+		for range 2 {
+			if got, err = a.numbers(t, slices.Concat([]string{"take", "x61", "1"}, shut)...); err != nil || got[0] != 0 {
+				t.Errorf("after the late reply to %q: got %v, %v, want a denial", late, got, err)
+			}
+		}
+		if got := a.must(t, slices.Concat([]string{"peek", "x62", "1"}, open)...); got[1] != int64(99-used/2) {
+			t.Errorf("after the late reply to %q: %d remain of 100", late, got[1])
+		}
 	}
 }
 

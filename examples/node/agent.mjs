@@ -5,8 +5,9 @@ import { Redis } from 'ioredis'
 import { createClient } from 'redis'
 import * as sluice from './sluice.mjs'
 
-const url = `redis://${process.env.REDIS_ADDR}`
+const url = `redis://${process.env.REDIS_ADDR}/${process.env.SLUICE_DB}`
 const scripts = process.env.SLUICE_SCRIPTS
+const timeoutMs = 1000 * process.env.SLUICE_TIMEOUT
 const quiet = () => {} // a lost connection is told by the command that it fails
 const client =
   process.argv[2] === 'ioredis'
@@ -14,7 +15,7 @@ const client =
     : createClient({ url, disableOfflineQueue: true }).on('error', quiet)
 await client.connect()
 
-let limiter = new sluice.Limiter(client, { scripts })
+let limiter = new sluice.Limiter(client, { scripts, timeoutMs })
 let last
 
 const unhex = (word) => Buffer.from(word.slice(1), 'hex')
@@ -33,7 +34,7 @@ function told({ allowed, remaining, retryAfterMs, resetAfterMs, serverTimeUs }) 
 const verbs = {
   limiter(prefix, secret) {
     const options = { scripts, prefix: unhex(prefix).toString(), secret: secret === '-' ? undefined : unhex(secret) }
-    limiter = new sluice.Limiter(client, options)
+    limiter = new sluice.Limiter(client, { ...options, timeoutMs })
     return 'ok'
   },
   retrying() {

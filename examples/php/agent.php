@@ -12,7 +12,8 @@ use Sluice\Result;
 
 [$host, $port] = explode(':', getenv('REDIS_ADDR'));
 $redis = new Redis();
-$redis->connect($host, (int) $port, 5, null, 0, 5);
+$redis->connect($host, (int) $port, 5, null, 0, (float) getenv('SLUICE_TIMEOUT'));
+$redis->select((int) getenv('SLUICE_DB'));
 $scripts = getenv('SLUICE_SCRIPTS');
 $limiter = new Limiter($redis, $scripts);
 $last = null;

@@ -29,6 +29,10 @@ declare(strict_types=1);
  * Errors: ArgumentException, StateException, ReplyException, and RedisException for all else. After a lost connection or a
  * time-out nobody knows whether a take or a settle was charged, so it is sent once and never again. A RedisCluster is not
  * taken, since nobody has tried whether it does so too, and neither is a Redis in multi or pipeline mode.
+ *
+ * Give it a Redis of its own. After a time-out phpredis keeps the connection, on which the late answer would be the next
+ * command's: the limiter closes it, and is back in its database with its next call, but only with that. What others leave
+ * unanswered on the same Redis it can't know of. A connection that the server closed while it was idle is made anew.
  */
 
 namespace Sluice;
@@ -65,6 +69,12 @@ final class Check
     public static function text(string $what, mixed $value): string
     {
         return is_string($value) ? $value : throw new ArgumentException("$what must be a string");
+    }
+
+    public static function policy(mixed $value): Policy
+    {
+        return $value instanceof Policy ? $value
+            : throw new ArgumentException('policy must be made by slidingLog, slidingCounter or tokenBucket');
     }
 }
 
@@ -133,7 +143,7 @@ final class Policy
 /** What a script answered. */
 final class Result
 {
-    public function __construct(
+    private function __construct(
         public readonly bool $allowed,
         /** Units free after this call. */
         public readonly int $remaining,
@@ -148,6 +158,19 @@ final class Result
         /** Units; null: nothing that could be settled. */
         public readonly ?int $charged,
     ) {
+    }
+
+    /**
+     * @internal
+     *
+     * @param int[] $reply
+     * @param ?int $charged
+     */
+    public static function of(array $reply, string $key, Policy $policy, mixed $charged): self
+    {
+        [$allowed, $remaining, $retry, $reset, $time] = $reply;
+        $charged = $allowed === 1 ? $charged : null;
+        return new self($allowed === 1, $remaining, $retry < 0 ? null : $retry, $reset, $time, $key, $policy, $charged);
     }
 }
 
@@ -168,6 +191,9 @@ final class Limiter
 {
     /** @var array<string, array{string, string}> texts and digests */
     private array $texts = [];
+
+    /** @var ?\WeakMap<\Redis, true> clients that were closed, and will be in database 0 when they are connected again */
+    private static ?\WeakMap $closed = null;
 
     /**
      * @param string $prefix
@@ -200,9 +226,10 @@ final class Limiter
      * Asks for cost units and charges all of them, or none if they are not free.
      *
      * @param string $subject
+     * @param Policy $policy
      * @param int $cost
      */
-    public function take(mixed $subject, Policy $policy, mixed $cost = 1): Result
+    public function take(mixed $subject, mixed $policy, mixed $cost = 1): Result
     {
         $cost = Check::integer('cost', $cost, 0, Check::UNITS);
         return $this->decide('take', $this->redisKey($subject, $policy), $policy, $cost);
@@ -212,9 +239,10 @@ final class Limiter
      * Tells whether take would be allowed, and what is free now. Charges nothing.
      *
      * @param string $subject
+     * @param Policy $policy
      * @param int $cost
      */
-    public function peek(mixed $subject, Policy $policy, mixed $cost = 1): Result
+    public function peek(mixed $subject, mixed $policy, mixed $cost = 1): Result
     {
         $cost = Check::integer('cost', $cost, 0, Check::UNITS);
         return $this->decide('peek', $this->redisKey($subject, $policy), $policy, $cost);
@@ -223,23 +251,27 @@ final class Limiter
     /**
      * Corrects a charge, once, now that its true cost is known.
      *
+     * @param Result $result
      * @param int $actual
      */
-    public function settle(Result $result, mixed $actual): Result
+    public function settle(mixed $result, mixed $actual): Result
     {
         $actual = Check::integer('actual', $actual, 0, Check::UNITS);
-        if ($result->charged === null) {
+        if (!$result instanceof Result || $result->charged === null) {
             throw new ArgumentException('only a result that charged can be settled');
         }
-        return $this->decide('settle', $result->key, $result->policy, $actual - $result->charged, $result->serverTimeUs);
+        $difference = $actual - Check::integer('charged', $result->charged, 0, Check::UNITS); // it may come from a session
+        $receipt = Check::integer('serverTimeUs', $result->serverTimeUs, 0, 2 ** 53 - 1);
+        return $this->decide('settle', $result->key, $result->policy, $difference, $receipt);
     }
 
     /**
      * Forgets what was used.
      *
      * @param string $subject
+     * @param Policy $policy
      */
-    public function reset(mixed $subject, Policy $policy): void
+    public function reset(mixed $subject, mixed $policy): void
     {
         $reply = $this->command('UNLINK', $this->redisKey($subject, $policy));
         if (!is_int($reply)) {
@@ -251,19 +283,21 @@ final class Limiter
      * The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot.
      *
      * @param string $subject
+     * @param Policy $policy
      * @param string $tag
      */
-    public function redisKey(mixed $subject, Policy $policy, mixed $tag = ''): string
+    public function redisKey(mixed $subject, mixed $policy, mixed $tag = ''): string
     {
+        $part = Check::policy($policy)->part;
         Check::text('tag', $tag);
         if (Check::text('subject', $subject) === '') {
             throw new ArgumentException('subject must not be empty');
         }
         $own = $this->digest($subject);
         if ($tag === '' || $tag === $subject) {
-            return "$this->prefix:{{$own}}:$policy->part";
+            return "$this->prefix:{{$own}}:$part";
         }
-        return "$this->prefix:{{$this->digest($tag)}}:$own:$policy->part";
+        return "$this->prefix:{{$this->digest($tag)}}:$own:$part";
     }
 
     /**
@@ -277,6 +311,9 @@ final class Limiter
     {
         [$text, $sha1] = $this->texts[$script] ?? throw new \RuntimeException("no $script.lua in $this->scripts");
         $words = [count($keys), ...array_values($keys), ...array_values($args)]; // names in an array would be others' places
+        if ($words !== array_filter($words, static fn (mixed $word): bool => is_string($word) || is_int($word))) {
+            throw new ArgumentException('keys and args must be strings or ints');
+        }
         try {
             try {
                 $reply = $this->command('EVALSHA', $sha1, ...$words);
@@ -287,7 +324,7 @@ final class Limiter
                 $reply = $this->command('EVAL', $text, ...$words); // nothing ran before
             }
         } catch (\RedisException $e) {
-            throw match (strtok($e->getMessage(), ' ')) {
+            throw match (explode(' ', $e->getMessage(), 2)[0]) {
                 'SLUICEARG' => new ArgumentException($e->getMessage(), 0, $e),
                 'SLUICESTATE' => new StateException($e->getMessage(), 0, $e),
                 default => $e,
@@ -309,8 +346,21 @@ final class Limiter
         if ($this->redis->getMode() !== \Redis::ATOMIC) {
             throw new ArgumentException('the client must not be in multi or pipeline mode: there is no answer then');
         }
+        self::$closed ??= new \WeakMap();
         $this->redis->clearLastError();
-        $reply = $this->redis->rawCommand(...$words);
+        try {
+            $reply = false;
+            if (!isset(self::$closed[$this->redis]) || $this->redis->select($this->redis->getDbNum())) {
+                unset(self::$closed[$this->redis]);
+                $reply = $this->redis->rawCommand(...$words);
+            }
+        } catch (\RedisException $e) {
+            if ($this->redis->getLastError() === null) { // no answer: it may still come, and be taken for that of the next
+                $this->redis->close();
+                self::$closed[$this->redis] = true;
+            }
+            throw $e;
+        }
         $error = $this->redis->getLastError();
         return $error === null ? $reply : throw new \RedisException($error);
     }
@@ -318,9 +368,7 @@ final class Limiter
     private function decide(string $operation, string $key, Policy $policy, int $cost, int ...$receipt): Result
     {
         $reply = $this->call($policy->script, [$key], [$operation, $cost, ...$policy->numbers, ...$receipt]);
-        [$allowed, $remaining, $retry, $reset, $time] = $reply;
-        $charged = $allowed === 1 && $operation === 'take' ? $cost : null;
-        return new Result($allowed === 1, $remaining, $retry < 0 ? null : $retry, $reset, $time, $key, $policy, $charged);
+        return Result::of($reply, $key, $policy, $operation === 'take' ? $cost : null);
     }
 
     private static function shown(mixed $reply): string

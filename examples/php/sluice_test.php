@@ -14,7 +14,8 @@ use Sluice\ReplyException;
 $redis = new Redis();
 $redis->connect($host, (int) $port, 5, null, 0, 5);
 $scripts = getenv('SLUICE_SCRIPTS');
-$limiter = new Limiter($redis, $scripts);
+$prefix = uniqid('test'); // this run's own
+$limiter = new Limiter($redis, $scripts, $prefix);
 $five = Policy::slidingLog(5, 60_000);
 
 /** @param class-string<Throwable> $class */
@@ -77,18 +78,46 @@ throws(ReplyException::class, '/^the reply must be an integer/', fn () => $limit
 $redis->rawCommand('DISCARD');
 
 // Keys and arguments may have names, which PHP would take for those of parameters.
-$named = $limiter->call('sliding_log', ['key' => 'named'], ['operation' => 'take', 'cost' => 2, 'limit' => 5, 'window' => 1000]);
+$named = $limiter->call('sliding_log', ['key' => "$prefix:named"], ['operation' => 'take', 'cost' => 2, 'limit' => 5, 'window' => 1000]);
 if (array_slice($named, 0, 2) !== [1, 3]) {
     throw new LogicException('got ' . json_encode($named));
 }
 
-throws(ArgumentException::class, '/only a result that charged/', fn () => $limiter->settle($limiter->peek('a', $five), 1));
+foreach ([true, null, 5.5, ['a']] as $word) {
+    throws(ArgumentException::class, '/^keys and args must be/', fn () => $limiter->call('sliding_log', [$word], ['take', 1, 5, 1000]));
+    throws(ArgumentException::class, '/^keys and args must be/', fn () => $limiter->call('sliding_log', ['k'], ['take', $word, 5, 1000]));
+}
+
+// A result is the limiter's, and may have been kept somewhere.
+foreach ([$limiter->peek('a', $five), null, 5, (object) ['charged' => 5]] as $other) {
+    throws(ArgumentException::class, '/^only a result that charged/', fn () => $limiter->settle($other, 1));
+}
+throws(Error::class, '/private/', fn () => new Sluice\Result(true, 4, 0, 60_000, 1, 'k', $five, '3'));
+foreach (['"charged";i:1;' => '"charged";i:-3;', "\"serverTimeUs\";i:$result->serverTimeUs;" => '"serverTimeUs";i:-1;'] as $made => $forged) {
+    $kept = str_replace($made, $forged, serialize($result));
+    throws(ArgumentException::class, '/^(charged|serverTimeUs) must be an integer/', fn () => $limiter->settle(unserialize($kept), 1));
+}
+if ($limiter->settle(unserialize(serialize($result)), 0)->remaining !== 5) {
+    throw new LogicException('it was not given back');
+}
+foreach ([null, 5, 'log:5/1m', (object) (array) $five] as $policy) {
+    foreach (['take', 'peek', 'reset', 'redisKey'] as $verb) {
+        throws(ArgumentException::class, '/^policy must be made by/', fn () => $limiter->$verb('a', $policy));
+    }
+}
+
+// strtok has one state for all.
+strtok('a b', ' ');
+throws(ArgumentException::class, '/^SLUICEARG /', fn () => $limiter->call('sliding_log', ['k'], ['leak', 1, 5, 1000]));
+if (strtok(' ') !== 'b') {
+    throw new LogicException('the caller\'s strtok has lost its place');
+}
 
 // The folder's name is a name and no pattern.
 $folder = sys_get_temp_dir() . '/' . uniqid('sluice') . '[1]';
 mkdir($folder);
 copy("$scripts/sliding_log.lua", "$folder/sliding_log.lua");
-if (!(new Limiter($redis, $folder))->take('folder', $five)->allowed) {
+if (!(new Limiter($redis, $folder, $prefix))->take('folder', $five)->allowed) {
     throw new LogicException('it was denied');
 }
 throws(RuntimeException::class, '/^no multi\.lua in /', fn () => (new Limiter($redis, $folder))->call('multi', ['k'], []));

@@ -17,8 +17,9 @@ MAKERS = {"sliding_log": sluice.sliding_log, "sliding_counter": sluice.sliding_c
 
 def connect(module, retries=0):
     host, port = os.environ["REDIS_ADDR"].rsplit(":", 1)
+    db, timeout = int(os.environ["SLUICE_DB"]), float(os.environ["SLUICE_TIMEOUT"])
     retry = Retry(NoBackoff(), retries)
-    return module.Redis(host=host, port=int(port), socket_timeout=5, retry=retry, retry_on_timeout=retries > 0)
+    return module.Redis(host=host, port=int(port), db=db, socket_timeout=timeout, retry=retry, retry_on_timeout=retries > 0)
 
 
 def unhex(word):

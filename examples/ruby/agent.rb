@@ -4,7 +4,7 @@
 
 require_relative "sluice"
 
-REDIS = Redis.new(url: "redis://#{ENV.fetch('REDIS_ADDR')}", timeout: 5)
+REDIS = Redis.new(url: "redis://#{ENV.fetch('REDIS_ADDR')}/#{ENV.fetch('SLUICE_DB')}", timeout: ENV.fetch("SLUICE_TIMEOUT").to_f)
 $stdout.sync = true
 
 def limiter(**settings) = Sluice::Limiter.new(REDIS, scripts: ENV.fetch("SLUICE_SCRIPTS"), **settings)

@@ -6,7 +6,7 @@ loader=$(dirname "$0")/sluice.sh
 # shellcheck source=sluice.sh
 . "$loader"
 
-SLUICE_CLI="redis-cli -h ${REDIS_ADDR%:*} -p ${REDIS_ADDR##*:}"
+SLUICE_CLI="redis-cli -h ${REDIS_ADDR%:*} -p ${REDIS_ADDR##*:} -n $SLUICE_DB"
 
 # The tests of calls are thousands, and a process takes milliseconds, so that these go through one redis-cli that is held
 # open. Its input is lines of quoted words, in which even a NUL can stand.
@@ -75,7 +75,7 @@ failed() {
     *) kind=other ;;
   esac
   # shellcheck disable=SC2086 # one line
-  echo error $kind $SLUICE_ERROR
+  printf '%s\n' "$(printf '%s ' error $kind $SLUICE_ERROR)"
 }
 
 # The words of a policy are those of the shell's policies.
@@ -107,7 +107,7 @@ while read -r verb words; do
       unhex "$2"
       shift 2
       sluice_redis_key "$subject" "$*" "$bytes" || status=$?
-      if [ $status = 0 ]; then echo "text $SLUICE_REDIS_KEY"; else failed $status; fi
+      if [ $status = 0 ]; then printf '%s\n' "text $SLUICE_REDIS_KEY"; else failed $status; fi
       ;;
     call)
       script=$1 count=$2
