@@ -21,7 +21,8 @@
 # Errors: Sluice::ArgumentError, Sluice::StateError, Sluice::ReplyError, and whatever redis-rb raises. After a lost
 # connection or a time-out nobody knows whether a take or a settle was charged, so it is sent once and never again. That
 # can't be had of a client of a whole cluster, Redis.new(cluster: ...) or Redis::Cluster, which is refused: give it the
-# client of one node.
+# client of one node. So the first call after the server has closed an idle connection, or was restarted, raises a
+# Redis::BaseConnectionError too; the next connects. In a forked process the first call connects anew.
 #
 # Within pipelined { } and multi { } a client gives no answer. What they hand to their block is refused, and so is a call
 # through the client itself within them, as far as redis-rb queues it (4 does; 5 sends it at once, which is as good). After
@@ -58,12 +59,21 @@ module Sluice
 
       raise ArgumentError, "#{what} must be an integer from #{range.begin} to #{range.end}"
     end
+
+    def policy(value)
+      return value if value.is_a?(Policy)
+
+      raise ArgumentError, "policy must be made by sliding_log, sliding_counter or token_bucket"
+    end
   end
   private_constant :Check
 
   # One limit; made by sliding_log, sliding_counter and token_bucket. The part is the policy's part of a key: its name,
   # or else its kind and its window.
-  Policy = Struct.new(:script, :numbers, :part)
+  Policy = Struct.new(:script, :numbers, :part) do
+    private_class_method :new, :[], :allocate
+    undef_method :script=, :numbers=, :part=, :[]=
+  end
 
   # What a script answered. retry_after_ms is 0 if allowed, nil if the cost is above the limit. charged is what settle
   # can correct, nil if there is nothing.
@@ -97,7 +107,7 @@ module Sluice
       unless name.nil? || name.match?(/\A[A-Za-z0-9._-]{1,64}\z/)
         raise ArgumentError, "name must be 1 to 64 of the characters A-Z a-z 0-9 . _ -"
       end
-      Policy.new(script, numbers.values.freeze, name || "#{kind}/#{numbers.values.last}").freeze
+      Policy.send(:new, script, numbers.values.freeze, name || "#{kind}/#{numbers.values.last}".freeze).freeze
     end
   end
 
@@ -140,7 +150,7 @@ module Sluice
 
       difference = units("actual", actual) - units("charged", result.charged)
       receipt = Check.integer("server_time_us", result.server_time_us, 0..(2**53 - 1))
-      decide("settle", result.key, result.policy, difference, receipt)
+      decide("settle", Check.text("key", result.key), Check.policy(result.policy), difference, receipt)
     end
 
     # Forgets what was used.
@@ -152,23 +162,24 @@ module Sluice
 
     # The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot.
     def redis_key(subject, policy, tag = "")
-      unless policy.is_a?(Policy)
-        raise ArgumentError, "policy must be made by sliding_log, sliding_counter or token_bucket"
-      end
-
+      part = Check.policy(policy).part
       subject = Check.text("subject", subject)
       tag = Check.text("tag", tag)
       raise ArgumentError, "subject must not be empty" if subject.empty?
 
       own = digest(subject)
-      return "#{@prefix}:{#{own}}:#{policy.part}" if tag.empty? || tag == subject
+      return "#{@prefix}:{#{own}}:#{part}" if tag.empty? || tag == subject
 
-      "#{@prefix}:{#{digest(tag)}}:#{own}:#{policy.part}"
+      "#{@prefix}:{#{digest(tag)}}:#{own}:#{part}"
     end
 
     # Calls a script ("token_bucket", "multi") by its digest, and by its text if the server does not know it.
     def call(script, keys, args)
       text, sha1 = @scripts.fetch(script) { raise Errno::ENOENT, "no #{script}.lua in #{@folder}" }
+      unless [keys, args].all? { |words| words.is_a?(Array) && words.all? { |word| word.is_a?(String) || word.is_a?(Integer) } }
+        raise ArgumentError, "keys and args must be arrays of Strings and Integers"
+      end
+
       reply = sent_once do
         @redis.evalsha(sha1, keys, args)
       rescue Redis::CommandError => e
@@ -196,6 +207,8 @@ module Sluice
           raise ArgumentError, "redis must not be within pipelined or multi: there is no answer then"
         end
 
+        @redis.without_reconnect(&block)
+      rescue Redis::InheritedError # redis-rb 4 in a forked process: nothing was sent, and the parent's socket is let go
         @redis.without_reconnect(&block)
       end
     end

@@ -23,7 +23,8 @@ outer = Class.new(Redis::Cluster) { def _client = nil }.allocate                
   raises(Sluice::ArgumentError, /cluster/) { Sluice::Limiter.new(redis, scripts: SCRIPTS) }
 end
 
-limiter = Sluice::Limiter.new(REDIS, scripts: SCRIPTS)
+PREFIX = "test#{Process.clock_gettime(Process::CLOCK_REALTIME, :nanosecond)}" # this run's own
+limiter = Sluice::Limiter.new(REDIS, scripts: SCRIPTS, prefix: PREFIX)
 five = Sluice.sliding_log(5, 60_000)
 result = limiter.take("costs", five)
 ["1", 1.0, 1r, true, nil, -1, 10**1000].each do |cost|
@@ -36,6 +37,33 @@ raise "a cost was charged" unless peeked.remaining == 4
 forged = result.dup
 forged.server_time_us = 1.5
 [nil, 5, peeked, forged].each { |other| raises(Sluice::ArgumentError, /^(result|server_time_us)/) { limiter.settle(other, 1) } }
+
+{ key: [5, nil], policy: [nil, 5, five.to_a], charged: ["1", true, -1], server_time_us: [nil, "1", -1, 2**53] }.each do |field, values|
+  values.each do |value|
+    forged = result.dup
+    forged[field] = value
+    raises(Sluice::ArgumentError, /^#{field} must be/) { limiter.settle(forged, 1) }
+  end
+end
+
+# A policy is made in one way, and stays as it was made.
+[-> { Sluice::Policy.new("log", nil, nil) }, -> { Sluice::Policy["log", [5, 1000], "x}:{y"] }, -> { Sluice::Policy.allocate },
+ -> { five.dup.part = "x}:{y" }, -> { five.dup[:part] = "x}:{y" }].each do |make|
+  raises(NoMethodError, /private method|undefined method/, &make)
+end
+[five.numbers, five.part, five.script, Sluice.sliding_log(5, 1000, name: +"a").part].each { |field| raise "it may change" unless field.frozen? }
+raise "policies are values" unless five == Sluice.sliding_log(5, 60_000)
+
+[nil, true, 5.5, :a, ["a"]].each do |word|
+  raises(Sluice::ArgumentError, /^keys and args must be/) { limiter.call("sliding_log", [word], ["take", 1, 5, 1000]) }
+  raises(Sluice::ArgumentError, /^keys and args must be/) { limiter.call("sliding_log", ["k"], ["take", word, 5, 1000]) }
+end
+raises(Sluice::ArgumentError, /^keys and args must be/) { limiter.call("sliding_log", "k", []) }
+
+# A forked process has a connection of its own with its first call, and the parent keeps its own.
+limiter.take("forked", five)
+_, status = Process.wait2(fork { exit!(limiter.take("forked", five).remaining == 3 ? 0 : 1) })
+raise "the forked process failed" unless status.success? && limiter.take("forked", five).remaining == 2
 
 # Numbers and text are not made of anything else.
 ["5", 5.0, 5r, nil, true, 0, 10**1000, Float::NAN].each do |number|
