@@ -21,7 +21,11 @@ and what comes back is told in the .lua files. A Go service with the same prefix
 except sharded policies. A subject is bytes, or a str of well-formed Unicode, whose UTF-8 counts.
 
 Errors: ArgumentError, StateError, ReplyError, and whatever redis-py raises. After a ConnectionError or a TimeoutError
-nobody knows whether a take or a settle was charged, so it is sent once and never again.
+nobody knows whether a take or a settle was charged, so it is sent once and never again. The first call after the server
+closed an idle connection may raise a ConnectionError, too; the next connects.
+
+For asyncio from PyPI take redis>=4.5.5: versions before may keep a connection whose command was cancelled, and give its late
+answer to the next (CVE-2023-28858, CVE-2023-28859). Debian's 4.3.4 has no patch for that, and closes it all the same.
 """
 
 from __future__ import annotations
@@ -84,9 +88,10 @@ class Policy:
     name: str | None = None
 
     def __post_init__(self):
-        if self.kind not in _NUMBERS or len(self.numbers) != len(_NUMBERS[self.kind]):
+        names = _NUMBERS.get(self.kind, ()) if isinstance(self.kind, str) else ()
+        if not names or not isinstance(self.numbers, (tuple, list)) or len(self.numbers) != len(names):
             raise ArgumentError("policy must be made by sliding_log, sliding_counter or token_bucket")
-        numbers = tuple(_integer(what, number, 1, most) for (what, most), number in zip(_NUMBERS[self.kind], self.numbers))
+        numbers = tuple(_integer(what, number, 1, most) for (what, most), number in zip(names, self.numbers))
         object.__setattr__(self, "numbers", numbers)
         if self.name is not None:
             object.__setattr__(self, "name", _text("name", self.name))
@@ -150,6 +155,12 @@ def _bytes(text: str | bytes) -> bytes:
     raise ArgumentError("subject, tag and parts must be bytes, or a str of well-formed Unicode")
 
 
+def _policy(policy: Policy) -> Policy:
+    if not isinstance(policy, Policy):
+        raise ArgumentError("policy must be made by sliding_log, sliding_counter or token_bucket")
+    return policy
+
+
 def _args(operation: str, cost: int, policy: Policy) -> list:
     return [operation, _integer("cost", cost, 0, _UNITS), *policy.numbers]
 
@@ -184,8 +195,7 @@ class _Limiter:
 
     def redis_key(self, subject: str | bytes, policy: Policy, tag: str | bytes = b"") -> str:
         """The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot."""
-        if not isinstance(policy, Policy):
-            raise ArgumentError("policy must be made by sliding_log, sliding_counter or token_bucket")
+        _policy(policy)
         subject, tag = _bytes(subject), _bytes(tag)
         if not subject:
             raise ArgumentError("subject must not be empty")
@@ -221,10 +231,13 @@ def _result(reply, key: str, policy: Policy, charged: int | None) -> Result:
     return Result(allowed == 1, remaining, retry, reset, time, key, policy, charged if allowed == 1 else None)
 
 
-def _receipt(result: Result) -> int:
+def _settling(result: Result, actual: int) -> tuple[str, Policy, list]:
     if not isinstance(result, Result) or result.charged is None:
         raise ArgumentError("result must be of a take that was allowed: nothing else can be settled")
-    return result.server_time_us
+    difference = _integer("actual", actual, 0, _UNITS) - _integer("charged", result.charged, 0, _UNITS)
+    receipt = _integer("server_time_us", result.server_time_us, 0, 2**53 - 1)
+    policy = _policy(result.policy)
+    return _text("key", result.key), policy, ["settle", difference, *policy.numbers, receipt]
 
 
 @contextlib.contextmanager
@@ -257,8 +270,7 @@ class Limiter(_Limiter):
 
     def settle(self, result: Result, actual: int) -> Result:
         """Corrects a charge, once, now that its true cost is known."""
-        receipt, key, policy = _receipt(result), result.key, result.policy
-        args = ["settle", _integer("actual", actual, 0, _UNITS) - result.charged, *policy.numbers, receipt]
+        key, policy, args = _settling(result, actual)
         return _result(self.call(policy.script, [key], args), key, policy, None)
 
     def reset(self, subject, policy: Policy) -> None:
@@ -290,8 +302,7 @@ class AsyncLimiter(_Limiter):
         return _result(await self.call(policy.script, [key], _args("peek", cost, policy)), key, policy, None)
 
     async def settle(self, result: Result, actual: int) -> Result:
-        receipt, key, policy = _receipt(result), result.key, result.policy
-        args = ["settle", _integer("actual", actual, 0, _UNITS) - result.charged, *policy.numbers, receipt]
+        key, policy, args = _settling(result, actual)
         return _result(await self.call(policy.script, [key], args), key, policy, None)
 
     async def reset(self, subject, policy: Policy) -> None:

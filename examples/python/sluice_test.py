@@ -5,8 +5,10 @@ REDIS_ADDR=127.0.0.1:6379 SLUICE_SCRIPTS=../../scripts python3 sluice_test.py
 
 import array
 import asyncio
+import dataclasses
 import os
 import unittest
+import uuid
 from enum import Enum, IntEnum
 
 import redis
@@ -19,6 +21,7 @@ import sluice
 from sluice import ArgumentError, AsyncLimiter, Limiter
 
 SCRIPTS = os.environ["SLUICE_SCRIPTS"]
+PREFIX = f"test{uuid.uuid4().hex}"  # this run's own
 FIVE = sluice.sliding_log(5, 60_000)
 NO_NUMBERS = ("5", b"5", 5.0, 5.5, float("nan"), True, None, [5], -1, 10**9 + 1, 10**5000)
 
@@ -43,7 +46,8 @@ class Test(unittest.TestCase):
                         limiter(other, SCRIPTS)
 
     def test_costs_are_integers(self):
-        limiter, asynchronous = Limiter(connect(redis), SCRIPTS), AsyncLimiter(connect(redis.asyncio), SCRIPTS)
+        limiter = Limiter(connect(redis), SCRIPTS, prefix=PREFIX)
+        asynchronous = AsyncLimiter(connect(redis.asyncio), SCRIPTS, prefix=PREFIX)
         result = limiter.take("costs", FIVE)
         for cost in NO_NUMBERS:
             for verb, call in (
@@ -64,6 +68,25 @@ class Test(unittest.TestCase):
             with self.assertRaisesRegex(ArgumentError, "^result must be of a take that was allowed"):
                 asyncio.run(asynchronous.settle(other, 1))
 
+    def test_a_result_that_comes_back_is_checked(self):
+        limiter = Limiter(connect(redis), SCRIPTS, prefix=PREFIX)
+        asynchronous = AsyncLimiter(connect(redis.asyncio), SCRIPTS, prefix=PREFIX)
+        result = limiter.take("settled", FIVE)
+        for field, values in {
+            "charged": ("3", True, 3.0, -1, 10**9 + 1),
+            "server_time_us": ("1", None, True, -1, 2**53),
+            "key": (5, None, b"k", {}),
+            "policy": (None, "log:5/1m", {}, dataclasses.asdict(FIVE)),
+        }.items():
+            for value in values:
+                forged = dataclasses.replace(result, **{field: value})
+                with self.subTest(field=field, value=value):
+                    with self.assertRaisesRegex(ArgumentError, f"^{field} must be"):
+                        limiter.settle(forged, 1)
+                    with self.assertRaisesRegex(ArgumentError, f"^{field} must be"):
+                        asyncio.run(asynchronous.settle(forged, 1))
+        self.assertEqual(limiter.settle(result, 0).remaining, 5)
+
     def test_numbers_of_policies_are_integers(self):
         for number in (*NO_NUMBERS, 0, 31_622_400_001):
             with self.subTest(number=type(number)):
@@ -79,7 +102,7 @@ class Test(unittest.TestCase):
                     sluice.sliding_counter(5, number)
                 with self.assertRaisesRegex(ArgumentError, "^period_ms"):
                     sluice.token_bucket(5, 1, number)
-        for made in (("log", (5,)), ("leaky", (5, 1000)), ("bucket", (5, 1000))):
+        for made in (("log", (5,)), ("leaky", (5, 1000)), ("bucket", (5, 1000)), (["log"], (5, 5)), ("log", 5), ("log", None), ("log", {5, 6})):
             with self.assertRaisesRegex(ArgumentError, "^policy must be made by"):
                 sluice.Policy(*made)
         for policy in (None, "log:5/1m", 5):
@@ -95,9 +118,10 @@ class Test(unittest.TestCase):
         class Names(str, Enum):
             LOGIN = "login"
 
-        limiter = Limiter(connect(redis), SCRIPTS, prefix=Names.LOGIN)
         policy = sluice.sliding_log(Numbers.FIVE, 60_000, name=Names.LOGIN)
-        self.assertRegex(limiter.redis_key(Names.LOGIN, policy), r"^login:\{[0-9a-f]{32}\}:login$")
+        named = Limiter(connect(redis), SCRIPTS, prefix=Names.LOGIN)
+        self.assertRegex(named.redis_key(Names.LOGIN, policy), r"^login:\{[0-9a-f]{32}\}:login$")
+        limiter = Limiter(connect(redis), SCRIPTS, prefix=PREFIX)
         self.assertEqual(limiter.take(Names.LOGIN, policy, Numbers.FIVE).remaining, 0)
 
     def test_only_text_and_bytes_make_a_key(self):
@@ -126,7 +150,7 @@ class Test(unittest.TestCase):
 
     def test_a_transaction_that_was_opened_by_hand(self):
         client = connect(redis).client()  # one connection
-        limiter = Limiter(client, SCRIPTS)
+        limiter = Limiter(client, SCRIPTS, prefix=PREFIX)
         client.execute_command("MULTI")
         for call in (limiter.take, limiter.reset):
             with self.assertRaisesRegex((sluice.ReplyError, ValueError), "QUEUED"):  # redis-py 4 itself says so of an UNLINK
@@ -136,7 +160,7 @@ class Test(unittest.TestCase):
 
         async def asynchronous():
             client = connect(redis.asyncio).client()
-            limiter = AsyncLimiter(client, SCRIPTS)
+            limiter = AsyncLimiter(client, SCRIPTS, prefix=PREFIX)
             await client.execute_command("MULTI")
             for call in (limiter.take, limiter.reset):
                 with self.assertRaisesRegex((sluice.ReplyError, ValueError), "QUEUED"):
