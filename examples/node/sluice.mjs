@@ -22,7 +22,8 @@
 // Errors: ArgumentError, StateError, ReplyError, and whatever the client throws. After a lost connection or a time-out
 // nobody knows whether a take or a settle was charged, so it is sent once and never again. A client that would send it
 // again, or keep it to send it later, is refused, and so are clients of a whole cluster: that of ioredis charges up to 17
-// times, whatever its options say. Give it the client of one node.
+// times, whatever its options say. Give it the client of one node. It connects again on its own, after an idle connection
+// was closed, say; until it has, a call fails at once.
 
 import { createHash, createHmac } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
@@ -62,6 +63,11 @@ function policy(kind, script, numbers, name) {
   }
   numbers = Object.freeze(Object.values(numbers).map(String))
   return Object.freeze(Object.assign(new Policy(), { script, numbers, part: name ?? `${kind}/${numbers.at(-1)}` }))
+}
+
+function made(policy) {
+  if (policy instanceof Policy) return policy
+  throw new ArgumentError('policy must be made by slidingLog, slidingCounter or tokenBucket')
 }
 
 /** Joins the parts of a subject (a route and an address, say) so that different parts never give the same one. */
@@ -166,7 +172,8 @@ export class Limiter {
     if (result?.charged === undefined) throw new ArgumentError('only a result that charged can be settled')
     const difference = integer('actual', actual, 0, UNITS) - integer('charged', result.charged, 0, UNITS)
     const receipt = integer('serverTimeUs', result.serverTimeUs, 0, Number.MAX_SAFE_INTEGER)
-    return this.#decide('settle', result.key, result.policy, difference, receipt)
+    if (typeof result.key !== 'string') throw new ArgumentError('key must be that of a result of take')
+    return this.#decide('settle', result.key, made(result.policy), difference, receipt)
   }
 
   /** Forgets what was used. */
@@ -176,21 +183,27 @@ export class Limiter {
 
   /** The Redis key of a policy on a subject: prefix:{digest}:policy. A tag puts it into the tag's cluster slot. */
   redisKey(subject, policy, tag = '') {
-    if (!(policy instanceof Policy)) {
-      throw new ArgumentError('policy must be made by slidingLog, slidingCounter or tokenBucket')
-    }
+    const { part } = made(policy)
     subject = bytesOf('subject', subject)
     tag = bytesOf('tag', tag)
     if (subject.length === 0) throw new ArgumentError('subject must not be empty')
     const own = this.#digest(subject)
-    if (tag.length === 0 || tag.equals(subject)) return `${this.#prefix}:{${own}}:${policy.part}`
-    return `${this.#prefix}:{${this.#digest(tag)}}:${own}:${policy.part}`
+    if (tag.length === 0 || tag.equals(subject)) return `${this.#prefix}:{${own}}:${part}`
+    return `${this.#prefix}:{${this.#digest(tag)}}:${own}:${part}`
   }
 
-  /** Calls a script ('token_bucket', 'multi') by its digest, and by its text if the server does not know it. */
+  /**
+   * Calls a script ('token_bucket', 'multi') by its digest, and by its text if the server does not know it.
+   * @param {string} script
+   * @param {(string | Uint8Array | number)[]} keys
+   * @param {(string | Uint8Array | number)[]} args
+   */
   async call(script, keys, args) {
     const { text, sha1 } = this.#scripts.get(script) ?? {}
     if (text === undefined) throw new Error(`no ${script}.lua in ${this.#folder}`)
+    const word = (what) => (value) => (Number.isSafeInteger(value) ? String(value) : bytesOf(what, value)) // node-redis takes no number
+    keys = keys.map(word('key'))
+    args = args.map(word('argument'))
     try {
       const reply = await this.#inTime(this.#send('EVALSHA', sha1, keys, args)).catch((err) => {
         if (!err.message.startsWith('NOSCRIPT ')) throw err

@@ -1,6 +1,7 @@
 // What the vectors can't ask of sluice.mjs: REDIS_ADDR=127.0.0.1:6379 SLUICE_SCRIPTS=../../scripts node sluice.test.mjs
 
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import test, { after } from 'node:test'
 import { Cluster, Redis } from 'ioredis'
 import { createClient, createClientPool, createCluster, createSentinel, RESP_TYPES } from 'redis'
@@ -8,6 +9,7 @@ import { ArgumentError, key, Limiter, ReplyError, slidingCounter, slidingLog, to
 
 const url = `redis://${process.env.REDIS_ADDR}`
 const scripts = process.env.SLUICE_SCRIPTS
+const prefix = `test${randomUUID()}` // this run's own
 const careful = { lazyConnect: true, maxRetriesPerRequest: 0, enableOfflineQueue: false }
 const five = slidingLog(5, 60_000)
 
@@ -42,7 +44,7 @@ test('a client that sends again, or later, is refused', () => {
 test('numbers that the client makes strings of', async () => {
   const typed = nodeRedis.withTypeMapping({ [RESP_TYPES.NUMBER]: String })
   for (const [name, client] of Object.entries({ typed, ioredis })) {
-    const { allowed, remaining, retryAfterMs } = await new Limiter(client, { scripts }).take(name, five)
+    const { allowed, remaining, retryAfterMs } = await new Limiter(client, { scripts, prefix }).take(name, five)
     assert.deepEqual({ allowed, remaining, retryAfterMs }, { allowed: true, remaining: 4, retryAfterMs: 0 })
   }
 })
@@ -53,7 +55,7 @@ test('a transaction that was opened by hand', async () => {
     ['in node-redis', nodeRedis, (word) => nodeRedis.sendCommand([word])],
     ['in ioredis', ioredis, (word) => ioredis.call(word)],
   ]) {
-    const limiter = new Limiter(client, { scripts })
+    const limiter = new Limiter(client, { scripts, prefix })
     await send('MULTI')
     await assert.rejects(limiter.take(name, five), (err) => err instanceof ReplyError && /QUEUED/.test(err.message))
     await assert.rejects(limiter.reset(name, five), (err) => err instanceof ReplyError && /QUEUED/.test(err.message))
@@ -79,7 +81,7 @@ test('only integers make a policy', () => {
 })
 
 test('only text and bytes make a key, only integers a cost', async () => {
-  const limiter = new Limiter(nodeRedis, { scripts })
+  const limiter = new Limiter(nodeRedis, { scripts, prefix })
   for (const subject of [['a'], [97], { length: 20_000_000 }, new Uint16Array([353]), 5, null, undefined, Symbol('a'), '\ud800', 'a\udc00b']) {
     refused(() => limiter.redisKey(subject, five), /^subject/)
     refused(() => limiter.redisKey('a', five, subject ?? 5), /^tag/)
@@ -95,6 +97,16 @@ test('only text and bytes make a key, only integers a cost', async () => {
     await rejected(limiter.settle(result, number), /^actual/)
     await rejected(limiter.settle({ ...result, charged: number }, 1), /^charged/)
     await rejected(limiter.settle({ ...result, serverTimeUs: number }, 1), /^serverTimeUs/)
+  }
+  for (const [name, client] of Object.entries({ nodeRedis, ioredis })) {
+    const limiter = new Limiter(client, { scripts, prefix })
+    for (const other of [{}, 5, null, undefined, Buffer.from('k')]) await rejected(limiter.settle({ ...result, key: other }, 1), /^key/)
+    for (const other of [undefined, null, {}, { ...five }]) await rejected(limiter.settle({ ...result, policy: other }, 1), /^policy/)
+    assert.equal((await limiter.call('sliding_log', [`${prefix}:${name}`], ['take', 2, 5, Buffer.from('1000')]))[1], 3)
+    for (const other of [5.5, true, null, {}, ['a']]) {
+      await rejected(limiter.call('sliding_log', [other], ['take', 1, 5, 1000]), /^key/)
+      await rejected(limiter.call('sliding_log', ['k'], ['take', other, 5, 1000]), /^argument/)
+    }
   }
   await rejected(limiter.settle(undefined, 1), /only a result that charged/)
   const peeked = await limiter.peek('costs', five)
