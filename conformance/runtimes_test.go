@@ -368,6 +368,12 @@ func loaderKeys(t *testing.T, a *agent) {
 			}
 		})
 	}
+	t.Run("a prefix is no format", func(t *testing.T) {
+		const want = `\a\0%d:{ca978112ca1bbdcafac231b39a23dc4d}:log/60000`
+		if got, err := a.keyOf(t, keyVector{Prefix: `\a\0%d`, Subject: "61", Policy: "log:5/1m"}); err != nil || got != want {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+	})
 	for _, v := range file.Refused {
 		t.Run("refused: "+v.Name, func(t *testing.T) {
 			var failed *agentError

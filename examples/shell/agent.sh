@@ -75,7 +75,8 @@ failed() {
     *) kind=other ;;
   esac
   # shellcheck disable=SC2086 # one line
-  printf '%s\n' "$(printf '%s ' error $kind $SLUICE_ERROR)"
+  set -- $SLUICE_ERROR
+  printf '%s\n' "error $kind $*" # where echo may make other characters of \a
 }
 
 # The words of a policy are those of the shell's policies.

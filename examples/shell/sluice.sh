@@ -19,6 +19,8 @@
 # .lua files. A Go service with the same prefix and secret shares its limits with this, except sharded policies. A subject's
 # bytes count, of which none can be NUL here.
 #
+# Every call has a connection of its own, so that none finds it closed, or on it the late answer to another.
+#
 # Status: 0 allowed, 1 denied, 2 an argument is out of its range, 3 the key holds something that is not this policy's,
 # 4 anything else. For 2 to 4 SLUICE_ERROR says why, and the numbers are empty. After a 4 nobody knows whether a take or a
 # settle was charged, so it is sent once and never again.
@@ -65,8 +67,11 @@ sluice_call() { sluice_plainly sluice_run "$@"; }
 sluice_blanks=' 	
 '
 
-# sluice_plainly COMMAND...: with words split as usual and no * in them looked up, whatever the caller has set.
+# sluice_plainly COMMAND...: with words split as usual and no * in them looked up, whatever the caller has set, and nothing
+# left of what an earlier call said.
 sluice_plainly() {
+  SLUICE_REMAINING='' SLUICE_RETRY_AFTER_MS='' SLUICE_RESET_AFTER_MS='' SLUICE_TIME_US=''
+  SLUICE_REPLY='' SLUICE_REDIS_KEY='' SLUICE_ERROR=''
   sluice_ifs=${IFS-$sluice_blanks} sluice_flags=$- sluice_status=0
   IFS=$sluice_blanks
   set -f
@@ -144,7 +149,6 @@ sluice_integers() {
 
 # sluice_decide OPERATION SUBJECT POLICY COST [RECEIPT]
 sluice_decide() {
-  SLUICE_REMAINING='' SLUICE_RETRY_AFTER_MS='' SLUICE_RESET_AFTER_MS='' SLUICE_TIME_US='' SLUICE_ERROR=''
   sluice_make_key "$2" "$3" || return
   # shellcheck disable=SC2086 # words
   sluice_run "$sluice_algorithm" 1 "$SLUICE_REDIS_KEY" "$1" "$4" $sluice_numbers ${5+"$5"} || return
@@ -165,9 +169,16 @@ sluice_policy() {
     4:token_bucket | 5:token_bucket) sluice_numbers="$2 $3 $4" sluice_part=bucket/$4 sluice_name=${5-} ;;
     *) sluice_fail 2 'policy must be an algorithm, its numbers and perhaps a name' || return ;;
   esac
-  for sluice_word in $sluice_numbers; do # the window may go into the key, which a reset sends to no script
-    case $sluice_word in 0* | *[!0123456789]*) sluice_fail 2 "policy must have integers: $sluice_word" || return ;; esac
+  for sluice_word in $sluice_numbers; do # a reset sends them to no script, and the window may go into the key
+    case $sluice_word in
+      0* | *[!0123456789]* | ????????????*) sluice_fail 2 "policy must have integers, to 31622400000 at most: $sluice_word" || return ;;
+    esac
   done
+  for sluice_word in ${sluice_numbers% *}; do
+    [ "$sluice_word" -le 1000000000 ] || sluice_fail 2 "limit, capacity and refill must be from 1 to 1000000000: $sluice_word" || return
+  done
+  sluice_word=${sluice_numbers##* }
+  [ "$sluice_word" -le 31622400000 ] || sluice_fail 2 "window and period must be from 1 to 31622400000 ms: $sluice_word" || return
   case $sluice_name in
     *[!A-Za-z0-9._-]*) sluice_fail 2 'name must be of the characters A-Z a-z 0-9 . _ -' || return ;;
   esac
