@@ -89,8 +89,9 @@ func (p *proxy) serve(client net.Conn, addr string) {
 				return
 			}
 			p.held.RLock()
-			p.held.RUnlock() //nolint:staticcheck // it waits
-			if _, err := client.Write(buf[:n]); err != nil {
+			_, err = client.Write(buf[:n])
+			p.held.RUnlock()
+			if err != nil {
 				return
 			}
 		}

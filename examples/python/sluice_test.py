@@ -45,6 +45,14 @@ class Test(unittest.TestCase):
                     with self.assertRaisesRegex(ArgumentError, "needs a redis"):
                         limiter(other, SCRIPTS)
 
+    def test_tasks_do_not_share_a_connection(self):
+        host, port = os.environ["REDIS_ADDR"].rsplit(":", 1)
+        retry = Retry(NoBackoff(), 0)
+        single = redis.asyncio.Redis(host=host, port=int(port), retry=retry, single_connection_client=True)
+        for client in (single, connect(redis.asyncio).client()):
+            with self.assertRaisesRegex(ArgumentError, "a connection for each task"):
+                AsyncLimiter(client, SCRIPTS)
+
     def test_costs_are_integers(self):
         limiter = Limiter(connect(redis), SCRIPTS, prefix=PREFIX)
         asynchronous = AsyncLimiter(connect(redis.asyncio), SCRIPTS, prefix=PREFIX)
@@ -159,7 +167,7 @@ class Test(unittest.TestCase):
         self.assertEqual(limiter.peek("queued", FIVE).remaining, 5)
 
         async def asynchronous():
-            client = connect(redis.asyncio).client()
+            client = connect(redis.asyncio)  # which keeps to one connection while it is asked by one task
             limiter = AsyncLimiter(client, SCRIPTS, prefix=PREFIX)
             await client.execute_command("MULTI")
             for call in (limiter.take, limiter.reset):
