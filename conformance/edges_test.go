@@ -176,6 +176,11 @@ func TestEdgesOfALog(t *testing.T) {
 			{0, "settle", -3, 1000, 1, 1},
 			{0, "settle", -1, 1000, 1, 0},
 		}},
+		{"a refund clears away what has expired", []call{
+			{0, "take", 1, 1000, 1, 1},
+			{1, "take", 2, 1000, 1, 2},
+			{1_000_000, "settle", -1, 1000, 1, 1},
+		}},
 		{"a refund of the first of two units", []call{
 			{0, "take", 1, 1000, 2, 2},
 			{0, "settle", -1, 1000, 1, 1},
@@ -278,6 +283,30 @@ func TestLogTotalsWrapAround(t *testing.T) {
 	}
 }
 
+// TestLogTotalsWrapAroundAmidALog: what has expired is told from what counts by totals on both sides of the wrap, in all their digits.
+func TestLogTotalsWrapAroundAmidALog(t *testing.T) {
+	const wrap = 100_000_000_000_000
+	for s := range subjectsOf(t, model.Log) {
+		t.Run(s.name, func(t *testing.T) {
+			header := fmt.Sprintf("log:1000:%d:%d", epoch/1000+2000, wrap-20)
+			push := []string{"RPUSH", s.key, header, entry(epoch, wrap-15, 5), entry(epoch+500_000, wrap-5, 10), entry(epoch+600_000, 5, 10)}
+			if err := s.do(t, push...).Error(); err != nil {
+				t.Fatal(err)
+			}
+			s.at(epoch + 1_000_000)
+			for cost, want := range map[int64][]int64{
+				1:  {1, 20, 0, 600, epoch + 1_000_000},
+				21: {0, 20, 500, 600, epoch + 1_000_000},
+				31: {0, 20, 600, 600, epoch + 1_000_000},
+			} {
+				if got := s.call(t, "peek", cost, policyOf(model.Log, 40, 1000), 0); !slices.Equal(got, want) {
+					t.Errorf("a cost of %d: got %v, want %v", cost, got, want)
+				}
+			}
+		})
+	}
+}
+
 // TestLogFindsTheEntry holds the search for the entry that has to leave against the model, for every cost, in logs that
 // hide it: costs that grow, that shrink, and one large among many small.
 func TestLogFindsTheEntry(t *testing.T) {
@@ -317,6 +346,36 @@ func TestLogFindsTheEntry(t *testing.T) {
 				for n := range int64(20) {
 					hold("settle", -1-n)
 					hold("peek", total)
+				}
+			}
+		})
+	}
+}
+
+// TestForeignEntryAmidALog: an entry that is none, or whose time can't be, is found by the call that looks for one in the middle.
+func TestForeignEntryAmidALog(t *testing.T) {
+	for s := range subjectsOf(t, model.Log) {
+		t.Run(s.name, func(t *testing.T) {
+			key := s.key
+			for name, third := range map[string]string{
+				"none":                    "another",
+				"older than the oldest":   entry(epoch-1, 3, 1),
+				"younger than the newest": entry(epoch+6, 3, 1),
+				"no total":                entry(epoch+2, 3, 1)[:20] + "another",
+			} {
+				s.key = key + name
+				s.at(epoch + 5)
+				header := fmt.Sprintf("log:1000:%d:0", epoch/1000+2000)
+				push := []string{"RPUSH", s.key, header, entry(epoch, 1, 1), entry(epoch+1, 2, 1), third, entry(epoch+3, 4, 1), entry(epoch+4, 5, 1)}
+				if err := s.do(t, push...).Error(); err != nil {
+					t.Fatal(err)
+				}
+				// 8 of 10 are free when three of five have left; to give back two is to look for the third.
+				for _, args := range [][]string{{"take", "8", "10", "1000"}, {"settle", "-2", "10", "1000", "0"}} {
+					got, err := s.eval(t, []string{s.key}, args...)
+					if err == nil || !strings.HasPrefix(err.Error(), "SLUICESTATE ") {
+						t.Errorf("%s: %q: got %v, %v, want it refused", name, args, got, err)
+					}
 				}
 			}
 		})

@@ -34,6 +34,11 @@ func (m *maker) bucket() {
 		d.exact(390_000)
 		d.exact(999_999_937)
 	})
+	m.vector("one token more than whole periods fill", "the product passes 2^53, and the time to full a whole millisecond by a part of a microsecond", func(d *draft) {
+		d.tokens(40*9171+1, 9171, 86_400_000)
+		d.take(40*9171+1).is(1, 0, 0, 3_456_009_422)
+		d.exact(9171)
+	})
 	m.vector("continuous refill", "tokens flow in one by one, not at the end of a period", func(d *draft) {
 		d.tokens(10, 5, 1000)
 		d.take(10).is(1, 0, 0, 2000)
