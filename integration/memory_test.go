@@ -52,7 +52,7 @@ func TestMemory(t *testing.T) {
 			for _, n := range entries {
 				bytes := entryBytes(t, s, l, n)
 				fmt.Fprintf(&table, " %d |", bytes)
-				if bytes < 30 || bytes > 200 {
+				if bytes < 20 || bytes > 45 {
 					t.Errorf("%d bytes an entry of %d", bytes, n)
 				}
 			}
