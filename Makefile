@@ -119,7 +119,7 @@ lint-go: $(GOLANGCI_LINT)
 	@failed=0; for m in $(MODULES); do (cd $$m && $(abspath $(GOLANGCI_LINT)) run ./...) || failed=1; done; exit $$failed
 
 mutate:
-	cd conformance && go run ./cmd/mutate sliding_log sliding_counter token_bucket
+	cd conformance && go run ./cmd/mutate
 
 clean:
 	rm -rf build

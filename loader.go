@@ -43,10 +43,10 @@ const (
 )
 
 const (
-	slidingLogSHA1     = "e2324541d382dda27ae6e520f31f4e5d5bfbcd84"
+	slidingLogSHA1     = "bc4751859cbdb0f0e4e561b6265bc0c8eebe39f4"
 	slidingCounterSHA1 = "bf839e2a7734e1b03b1262322559c6bb93ff5f06"
 	tokenBucketSHA1    = "59566d5e63143ea0d0461d8d944bb608c043d105"
-	multiSHA1          = "66453abb6d495b38c10ec62dd19400628480fe30"
+	multiSHA1          = "5f53c00877b385de7b5a7b13b9aba3be979c16ec"
 )
 
 type script struct {

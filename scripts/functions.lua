@@ -14,11 +14,11 @@
 -- Needs      Redis >= 7.0 or Valkey, of 64 bits. A state is the same to a function and to its script: both may be used
 --            on one key.
 
--- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^14, a
+-- The time (us) and the running total of an entry; nil if it is none. Running totals wrap around at 10^14, a
 -- hundred times what can be in use, so a difference modulo 10^14 is never ambiguous.
-local function log_entry(member)
-  if #member < 27 then return nil end
-  local time, total = tonumber(string.sub(member, 1, 14), 16), tonumber(string.sub(member, 15, 26), 16)
+local function log_entry(entry)
+  if #entry < 27 then return nil end
+  local time, total = tonumber(string.sub(entry, 1, 14), 16), tonumber(string.sub(entry, 15, 26), 16)
   if time then return time, total end
 end
 
@@ -1010,5 +1010,5 @@ register('multi', run_multi)
 redis.register_function{
   function_name = 'sluice_version',
   flags = {'no-writes'},
-  callback = function() return {1, '8d5dd90d667f31b8c6b86709455e3aca3e8938f0'} end,
+  callback = function() return {1, '747b74ab803621d9c3720b670b90e5b29acf900b'} end,
 }

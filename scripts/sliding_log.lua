@@ -26,11 +26,11 @@
 --          (12 digits) and its own units, all hexadecimal and without a gap.
 
 -- [shared: log]
--- The time (us) and the running total of an entry; nil if the member is none. Running totals wrap around at 10^14, a
+-- The time (us) and the running total of an entry; nil if it is none. Running totals wrap around at 10^14, a
 -- hundred times what can be in use, so a difference modulo 10^14 is never ambiguous.
-local function log_entry(member)
-  if #member < 27 then return nil end
-  local time, total = tonumber(string.sub(member, 1, 14), 16), tonumber(string.sub(member, 15, 26), 16)
+local function log_entry(entry)
+  if #entry < 27 then return nil end
+  local time, total = tonumber(string.sub(entry, 1, 14), 16), tonumber(string.sub(entry, 15, 26), 16)
   if time then return time, total end
 end
 
