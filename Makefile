@@ -45,7 +45,9 @@ PARTS := lint-lua lint-go vet tidy generated unit-raced unit-rest integration fu
 # One after the other, since some tests measure time; all of them, so that a failure does not hide another.
 test: setup
 	@trap 'exit 130' INT TERM; failed=; \
-	for part in $(PARTS); do $(MAKE) $$part || failed="$$failed $$part"; done; \
+	for part in $(PARTS); do \
+		start=$$SECONDS; $(MAKE) $$part || failed="$$failed $$part"; echo "=== $$part: $$((SECONDS - start)) s"; \
+	done; \
 	if [ -n "$$failed" ]; then echo "*** FAILED:$$failed"; exit 1; fi
 
 setup:
