@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/sluicego/sluice/conformance/model"
+	"github.com/sluicego/sluice/conformance/servers"
 )
 
 // Faults that rate limiters have had in public, as far as they show at a script. Some are vectors, by these names:
@@ -102,14 +103,19 @@ func TestFaultRemainingOffByOne(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			windows := []int64{1, 3, 7, 997, 86_399_999, 31_622_399_999}
 			const most = 5000
-			var calls, tidy rueidis.Commands
+			script, err := servers.Script(s.kind.Script())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var calls []rueidis.LuaExec
+			var tidy rueidis.Commands
 			for limit := int64(1); limit <= most; limit++ {
 				p := policyOf(s.kind, limit, windows[limit%int64(len(windows))])
 				key := fmt.Sprintf("%s:%d", s.key, limit)
-				calls = append(calls, s.evalCommand([]string{key}, arguments("take", 1, p, 0)...))
+				calls = append(calls, rueidis.LuaExec{Keys: []string{key}, Args: arguments("take", 1, p, 0)})
 				tidy = append(tidy, s.server.Client.B().Del().Key(key).Build())
 			}
-			for i, result := range s.server.Caller.DoMulti(t.Context(), calls...) {
+			for i, result := range script.ExecMulti(t.Context(), s.server.Caller, calls...) {
 				got, err := result.AsIntSlice()
 				if err != nil {
 					t.Fatal(err)

@@ -65,15 +65,13 @@ func TestVectorsByFunction(t *testing.T) {
 	byFunction := func(t tb, k model.Kind, keys, args []string) ([]int64, error) {
 		return server.Client.Do(t.Context(), fcall(server.Client.B(), k.Script(), keys, args...)).AsIntSlice()
 	}
-	every := append(slices.Clip(kinds), model.Multi)
-	texts := scripts(t, every...)
-	for _, k := range every {
+	for _, k := range append(slices.Clip(kinds), model.Multi) {
 		file, err := vectors.Read(k)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i, v := range file.Vectors {
-			s := &subject{kind: k, server: server, texts: texts, key: fmt.Sprintf("sluice:{%s}:%s:%d", run, k, i), by: byFunction}
+			s := &subject{kind: k, server: server, key: fmt.Sprintf("sluice:{%s}:%s:%d", run, k, i), by: byFunction}
 			t.Run(k.Script()+"/"+v.Name, func(t *testing.T) { runVector(t, s, v) })
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,11 +37,10 @@ type subject struct {
 	name   string     // for a subtest
 	kind   model.Kind // with model.Multi the key is the start of several
 	server *servers.Server
-	texts  map[model.Kind]string // of the scripts
 	key    string
 	now    int64 // us
-	by     means // nil: EVAL
-	brief  bool  // a vector's replies alone are of interest: a repeated step is made by EVAL but for its last call
+	by     means // nil: as servers calls it
+	brief  bool  // a vector's replies alone are of interest: a repeated step is made without them but for its last call
 }
 
 // means is another way to call a script: by a loader in another language, as a function.
@@ -64,7 +61,6 @@ func subjectsAndMulti(t *testing.T) iter.Seq[*subject] {
 func subjectsOf(t *testing.T, kinds ...model.Kind) iter.Seq[*subject] {
 	t.Helper()
 	all := servers.All(t)
-	texts := scripts(t, kinds...)
 	return func(yield func(*subject) bool) {
 		for _, server := range all {
 			for _, k := range kinds {
@@ -72,7 +68,6 @@ func subjectsOf(t *testing.T, kinds ...model.Kind) iter.Seq[*subject] {
 					name:   server.Name + "/" + k.Script(),
 					kind:   k,
 					server: server,
-					texts:  texts,
 					key:    fmt.Sprintf("sluice:{%s %s}:%s", run, t.Name(), k),
 				}
 				s.at(epoch)
@@ -82,20 +77,6 @@ func subjectsOf(t *testing.T, kinds ...model.Kind) iter.Seq[*subject] {
 			}
 		}
 	}
-}
-
-// scripts are the texts of the scripts.
-func scripts(t *testing.T, kinds ...model.Kind) map[model.Kind]string {
-	t.Helper()
-	texts := map[model.Kind]string{}
-	for _, k := range kinds {
-		text, err := os.ReadFile(filepath.Join(servers.Scripts(), k.Script()+".lua"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[k] = string(text)
-	}
-	return texts
 }
 
 // on is another key, and the script of another algorithm.
@@ -123,12 +104,7 @@ func (s *subject) eval(t tb, keys []string, args ...string) ([]int64, error) {
 	if s.by != nil {
 		return s.by(t, s.kind, keys, args)
 	}
-	return s.server.Caller.Do(t.Context(), s.evalCommand(keys, args...)).AsIntSlice()
-}
-
-func (s *subject) evalCommand(keys []string, args ...string) rueidis.Completed {
-	words := slices.Concat([]string{"EVAL", s.texts[s.kind], strconv.Itoa(len(keys))}, keys, args)
-	return s.server.Caller.B().Arbitrary(words...).Build()
+	return s.server.EvalKeys(t.Context(), s.kind.Script(), keys, args...)
 }
 
 // call calls the script with the arguments of a model's call.

@@ -31,7 +31,6 @@ func limiterVectors(t *testing.T, s *servers.Server, functions bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := scripts(t, append(slices.Clip(kinds), model.Multi)...)
 	for k, most := range map[model.Kind]int{model.Log: 4, model.Counter: 4, model.Bucket: 4, model.Multi: 3} {
 		file, err := vectors.Read(k)
 		if err != nil {
@@ -43,7 +42,7 @@ func limiterVectors(t *testing.T, s *servers.Server, functions bool) {
 			if k != model.Multi {
 				key += ":" + string(k)
 			}
-			one := &subject{kind: k, server: s, texts: texts, key: key, brief: true}
+			one := &subject{kind: k, server: s, key: key, brief: true}
 			without := *one
 			one.by = func(t tb, kind model.Kind, keys, args []string) ([]int64, error) {
 				if numbers, err := by.call(t, kind, keys, args); !errors.Is(err, errNotMade) {

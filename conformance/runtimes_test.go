@@ -324,9 +324,8 @@ func loaderVectors(t *testing.T, server *servers.Server, l *loader, k model.Kind
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := scripts(t, append(slices.Clip(kinds), model.Multi)...)
 	for i, v := range file.Vectors {
-		s := &subject{kind: k, server: server, texts: all, key: fmt.Sprintf("v%d", i), by: a.call, brief: true}
+		s := &subject{kind: k, server: server, key: fmt.Sprintf("v%d", i), by: a.call, brief: true}
 		t.Run(v.Name, func(t *testing.T) { runVector(t, s, v) })
 	}
 }
