@@ -1,8 +1,9 @@
-# make test      everything; it installs what is missing (SLUICE_NO_INSTALL=1 forbids that) and says what it left out
+# make test      every test; it installs what is missing (SLUICE_NO_INSTALL=1 forbids that) and says what it left out
 # make integration  of these, the tests on servers of every version in containers, a cluster, sentinels
 # make bench     measures Sluice beside a floor and its peers, and writes docs/performance.md
 # make mutate    how many small changes to the Lua scripts the tests notice
-# make lint      golangci-lint and luacheck
+# make lint      golangci-lint, luacheck, go vet, go mod tidy
+# make fuzz      every fuzz target for some seconds
 # make generate  writes the generated files anew
 #
 # SLUICE_REDIS_SERVER   a redis-server or valkey-server binary other than the one on the PATH
@@ -40,7 +41,7 @@ endif
 
 .PHONY: test lint lint-go lint-lua vet tidy generated unit unit-raced unit-rest integration bench fuzz example generate mutate setup left-out clean
 
-PARTS := lint-lua lint-go vet tidy generated unit-raced unit-rest integration fuzz example left-out
+PARTS := generated unit-raced unit-rest integration example left-out
 
 # One after the other, since some tests measure time; all of them, so that a failure does not hide another.
 test: setup
@@ -106,7 +107,7 @@ generated:
 	@before=$$($(DIGESTS)); go generate $(PACKAGES); \
 	diff <(echo "$$before") <($(DIGESTS)) || { echo 'generated files were out of date; they are up to date now'; exit 1; }
 
-lint: lint-lua lint-go
+lint: lint-lua vet tidy lint-go
 
 lint-lua:
 	@if command -v luacheck >/dev/null; then luacheck --quiet scripts; else echo 'no luacheck: the scripts are not linted'; fi

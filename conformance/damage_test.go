@@ -9,11 +9,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicego/sluice/conformance/model"
+	"github.com/sluicego/sluice/conformance/servers"
 )
 
 // TestDamagedStates changes a state from outside, a byte or an entry of it, as no script does. A call then refuses it, and leaves it
 // as it is, or replies numbers that a caller can use: no wait below what it says, none of a call that was admitted.
 func TestDamagedStates(t *testing.T) {
+	servers.Parallel(t)
 	for s := range subjects(t) {
 		t.Run(s.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {

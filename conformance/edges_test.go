@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluicego/sluice/conformance/model"
+	"github.com/sluicego/sluice/conformance/servers"
 )
 
 // TestEdges goes where random calls hardly ever get: a fraction of just one part, a time to full of just 366 days,
@@ -248,6 +249,7 @@ func entry(us, total, cost int64) string { return fmt.Sprintf("%014x%012x%x", us
 // TestLogTotalsWrapAround starts from logs whose running total is about to pass 10^14, which would take a hundred thousand
 // of the largest charges, and holds them to the model as they do.
 func TestLogTotalsWrapAround(t *testing.T) {
+	servers.Parallel(t)
 	const wrap = 100_000_000_000_000
 	p := policyOf(model.Log, 40, 1000)
 	for s := range subjectsOf(t, model.Log) {

@@ -99,6 +99,7 @@ func TestFaultResetRounded(t *testing.T) {
 }
 
 func TestFaultRemainingOffByOne(t *testing.T) {
+	servers.Parallel(t)
 	for s := range subjects(t) {
 		t.Run(s.name, func(t *testing.T) {
 			windows := []int64{1, 3, 7, 997, 86_399_999, 31_622_399_999}

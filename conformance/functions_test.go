@@ -58,6 +58,7 @@ func fcall(b rueidis.Builder, script string, keys []string, args ...string) ruei
 }
 
 func TestVectorsByFunction(t *testing.T) {
+	servers.Parallel(t)
 	server := functionServer(t)
 	if server == nil {
 		return
@@ -214,6 +215,7 @@ func TestFunctionVersion(t *testing.T) {
 
 // TestFunctionsSurvive a restart and a failover: no script is sent again, and what was used is kept.
 func TestFunctionsSurvive(t *testing.T) {
+	servers.Parallel(t)
 	server := functionServer(t)
 	if server == nil {
 		return

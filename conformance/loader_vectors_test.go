@@ -18,6 +18,7 @@ import (
 // TestVectorsByLimiter runs the vectors through the Go loader, by EVALSHA and by FCALL. Calls that a Limiter does not send (bad
 // arguments, costs above the limit, receipts of no charge of its own) are made without it, in between.
 func TestVectorsByLimiter(t *testing.T) {
+	servers.Parallel(t)
 	all := servers.All(t)
 	s := all[len(all)-1] // one will do, a real one if there is one
 	t.Run(s.Name+"/scripts", func(t *testing.T) { limiterVectors(t, s, false) })

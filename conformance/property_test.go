@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicego/sluice/conformance/model"
+	"github.com/sluicego/sluice/conformance/servers"
 )
 
 // The clock stays between these, in microseconds, so that a few windows of 366 days fit in on both sides.
@@ -18,6 +19,7 @@ const (
 // TestScriptsAgreeWithTheModel makes random calls and holds every number of every reply, the key's expiry after
 // every call, and that nothing was written where nothing had to be, against the exact model.
 func TestScriptsAgreeWithTheModel(t *testing.T) {
+	servers.Parallel(t)
 	for s := range subjectsAndMulti(t) {
 		t.Run(s.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {

@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/sluicego/sluice/conformance/model"
+	"github.com/sluicego/sluice/conformance/servers"
 	"github.com/sluicego/sluice/conformance/vectors"
 )
 
 func TestVectors(t *testing.T) {
+	servers.Parallel(t)
 	for s := range subjectsAndMulti(t) {
 		t.Run(s.name, func(t *testing.T) {
 			file, err := vectors.Read(s.kind)

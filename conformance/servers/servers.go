@@ -152,6 +152,15 @@ func running(t testing.TB, url string) *Server {
 	return s
 }
 
+// Parallel lets a test that starts servers of its own, by All, run beside others. With $SLUICE_SERVER_URL they all have the same
+// one, and run one after the other.
+func Parallel(t *testing.T) {
+	t.Helper()
+	if os.Getenv("SLUICE_SERVER_URL") == "" {
+		t.Parallel()
+	}
+}
+
 // connect returns a client of the server at a URL, closed when the test ends.
 func connect(t testing.TB, url string) rueidis.Client {
 	t.Helper()
