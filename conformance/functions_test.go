@@ -72,7 +72,7 @@ func TestVectorsByFunction(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, v := range file.Vectors {
-			s := &subject{kind: k, server: server, key: fmt.Sprintf("sluice:{%s}:%s:%d", run, k, i), by: byFunction}
+			s := &subject{kind: k, server: server, key: fmt.Sprintf("sluice:{%s}:%s:%d", run, k, i), by: byFunction, brief: true}
 			t.Run(k.Script()+"/"+v.Name, func(t *testing.T) { runVector(t, s, v) })
 		}
 	}

@@ -146,24 +146,41 @@ func (s *subject) pttl(t tb) int64 {
 // content is all there is to see of the key: its value, byte for byte where the server dumps it, and its expiry.
 func (s *subject) content(t tb) string {
 	t.Helper()
-	var value any
-	var err error
+	return s.contents(t, []string{s.key})[s.key]
+}
+
+// contents are those of several keys.
+func (s *subject) contents(t tb, keys []string) map[string]string {
+	t.Helper()
+	b := s.server.Client.B()
+	dump := func(key string) rueidis.Completed { return b.Dump().Key(key).Build() }
 	if s.server.Name == "miniredis" { // which dumps strings only
-		value, err = s.readAny(t)
-	} else {
-		value, err = s.do(t, "DUMP", s.key).ToAny()
+		dump = func(key string) rueidis.Completed { return b.Type().Key(key).Build() }
 	}
-	if rueidis.IsRedisNil(err) {
-		return "no key"
+	var commands rueidis.Commands
+	for _, key := range keys {
+		commands = append(commands, dump(key), b.Pttl().Key(key).Build())
 	}
-	if err != nil {
-		t.Fatalf("read %s: %v", s.key, err)
+	all := map[string]string{}
+	results := s.server.Client.DoMulti(t.Context(), commands...)
+	for i, key := range keys {
+		value, err := results[2*i].ToAny()
+		if s.server.Name == "miniredis" && err == nil {
+			value, err = s.readAny(t, key, value.(string))
+		}
+		if err != nil && !rueidis.IsRedisNil(err) {
+			t.Fatalf("read %s: %v", key, err)
+		}
+		ttl, err := results[2*i+1].AsInt64()
+		if err != nil {
+			t.Fatalf("PTTL of %s: %v", key, err)
+		}
+		all[key] = fmt.Sprintf("%q expires in %d ms", value, ttl)
+		if ttl == -2 { // removed since it was read, if it was there
+			all[key] = "no key"
+		}
 	}
-	ttl := s.pttl(t)
-	if ttl == -2 { // removed since it was read
-		return "no key"
-	}
-	return fmt.Sprintf("%q expires in %d ms", value, ttl)
+	return all
 }
 
 // unchanged says whether a call wrote nothing, by the key's content before and after it. In a key's last millisecond the server
@@ -172,24 +189,20 @@ func unchanged(before, after string) bool {
 	return after == before || after == "no key" && strings.HasSuffix(before, " expires in 0 ms")
 }
 
-// readAny reads the key's value, whatever its type.
-func (s *subject) readAny(t tb) (any, error) {
+// readAny reads a key's value, of a type.
+func (s *subject) readAny(t tb, key, kind string) (any, error) {
 	t.Helper()
-	kind, err := s.do(t, "TYPE", s.key).ToString()
-	if err != nil {
-		return nil, err
-	}
 	switch kind {
 	case "none", "string":
-		return s.do(t, "GET", s.key).ToAny()
+		return s.do(t, "GET", key).ToAny()
 	case "list":
-		return s.do(t, "LRANGE", s.key, "0", "-1").ToAny()
+		return s.do(t, "LRANGE", key, "0", "-1").ToAny()
 	case "set":
-		return s.do(t, "SMEMBERS", s.key).ToAny()
+		return s.do(t, "SMEMBERS", key).ToAny()
 	case "hash":
-		return s.do(t, "HGETALL", s.key).ToAny()
+		return s.do(t, "HGETALL", key).ToAny()
 	case "zset":
-		return s.do(t, "ZRANGE", s.key, "0", "-1", "WITHSCORES").ToAny()
+		return s.do(t, "ZRANGE", key, "0", "-1", "WITHSCORES").ToAny()
 	}
 	return nil, fmt.Errorf("TYPE is %q", kind)
 }

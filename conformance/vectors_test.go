@@ -103,16 +103,6 @@ func (s *subject) keysOf(v vectors.Vector) []string {
 	return slices.Compact(keys)
 }
 
-// contents are what the keys hold.
-func (s *subject) contents(t tb, keys []string) map[string]string {
-	t.Helper()
-	all := map[string]string{}
-	for _, key := range keys {
-		all[key] = s.on(s.kind, key).content(t)
-	}
-	return all
-}
-
 // mayWrite are the keys that a step may change: none with an error, a peek, a denied take and one of nothing.
 func (s *subject) mayWrite(step vectors.Step) []string {
 	if len(step.Error) > 0 || step.Args[0] == "peek" || step.Reply[0] == 0 {

@@ -58,7 +58,7 @@ func user(t *testing.T, c *containers.Clocked, rights []string) rueidis.Client {
 	t.Helper()
 	c.Container.Do("ACL", "DELUSER", "sluice")
 	c.Container.Do(rights...)
-	return dial(t, c.Addr, func(o *rueidis.ClientOption) { o.Username, o.Password = "sluice", "secret" })
+	return dialClocked(t, c, func(o *rueidis.ClientOption) { o.Username, o.Password = "sluice", "secret" })
 }
 
 // leastRights: a user with the published rights passes the conformance tests, or the vectors in real time where the clock can't be

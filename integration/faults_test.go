@@ -158,7 +158,8 @@ func TestBlackHole(t *testing.T) {
 					if !errors.Is(err, sluice.ErrBackend) || !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("%s: the error is %v, want the backend's deadline", name, err)
 					}
-					if took < timeout {
+					const apart = time.Millisecond // how far the clocks of a virtual machine's processors may be
+					if took < timeout-apart {
 						t.Errorf("%s took %v, want no less than %v", name, took, timeout)
 					}
 					mu.Lock()

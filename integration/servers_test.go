@@ -33,14 +33,14 @@ func TestServers(t *testing.T) {
 			t.Run("only its key", func(t *testing.T) { onlyItsKey(t, c) })
 			for name, resp2 := range map[string]bool{"RESP2": true, "RESP3": false} {
 				t.Run(name, func(t *testing.T) {
-					client := dial(t, c.Addr, func(o *rueidis.ClientOption) { o.AlwaysRESP2 = resp2 })
+					client := dialClocked(t, c, func(o *rueidis.ClientOption) { o.AlwaysRESP2 = resp2 })
 					t.Run("API", func(t *testing.T) { api(t, c, newLimiter(t, client, sluice.Config{})) })
 					t.Run("script flush", func(t *testing.T) { scriptFlush(t, c, client) })
 				})
 			}
 			if image.HasFunctions() {
 				t.Run("functions", func(t *testing.T) {
-					l := newLimiter(t, dial(t, c.Addr, nil), sluice.Config{Functions: true, Prefix: "functions"})
+					l := newLimiter(t, dialClocked(t, c, nil), sluice.Config{Functions: true, Prefix: "functions"})
 					if err := l.Load(t.Context()); err != nil {
 						t.Fatal(err)
 					}
@@ -72,6 +72,17 @@ func dial(t testing.TB, addr string, change func(*rueidis.ClientOption)) rueidis
 	}
 	t.Cleanup(client.Close)
 	return client
+}
+
+// dialClocked is the same over the server's socket.
+func dialClocked(t testing.TB, c *containers.Clocked, change func(*rueidis.ClientOption)) rueidis.Client {
+	t.Helper()
+	return dial(t, c.Addr, func(o *rueidis.ClientOption) {
+		c.OverSocket(o)
+		if change != nil {
+			change(o)
+		}
+	})
 }
 
 // sums is scripts/SHA1SUMS: the digest of each script file.
@@ -149,17 +160,16 @@ func api(t *testing.T, c *containers.Clocked, l *sluice.Limiter) {
 	}
 }
 
-// forward moves a held clock by less than step, at random; one that runs it leaves alone.
+// forward moves a held clock by less than step, at random. One that runs is given a fifth of that: calls take their time as well.
 func forward(c *containers.Clocked, step time.Duration) func(*rand.Rand) {
-	now := servers.Epoch
-	if c.ClockFile != "" {
-		c.SetTime(now)
+	if c.ClockFile == "" {
+		return func(r *rand.Rand) { time.Sleep(time.Duration(r.Int64N(int64(step / 5)))) }
 	}
+	now := servers.Epoch
+	c.SetTime(now)
 	return func(r *rand.Rand) {
-		if c.ClockFile != "" {
-			now += r.Int64N(step.Microseconds())
-			c.SetTime(now)
-		}
+		now += r.Int64N(step.Microseconds())
+		c.SetTime(now)
 	}
 }
 
