@@ -1,22 +1,30 @@
 // Command testall runs go test and makes sure that every test ran. It prints the closing line of each package and the
-// output of what failed, and at the end what was skipped, what was listed but did not run, and what a test itself
+// output of what failed, and at the end what was skipped, what the sources have but did not run, and what a test itself
 // reported as left out (a logged line with "NOT RUN"). With -strict any of these is a failure too.
 //
 //	go run ./conformance/cmd/testall [-strict] [-race ...] ./... ./conformance/...
 //
-// Whatever follows -strict is passed to go test: flags first, then packages.
+// Whatever follows -strict is passed to go test: flags first, then packages, each with a slash.
 package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 func main() {
@@ -32,18 +40,81 @@ func main() {
 }
 
 func run(args []string, strict bool) error {
-	// The same flags, so that what is compiled for the list is used again.
-	listed, err := output(append([]string{"test", "-json", "-list", "^(Test|Fuzz|Example)"}, args...), func(r io.Reader) (*results, error) {
-		return read(r, io.Discard)
-	})
+	wanted, err := declared(args)
 	if err != nil {
-		// A package that does not compile says so again, in full, when it is run.
-		fmt.Fprintln(os.Stderr, "testall: list the tests:", err)
+		return err
 	}
 	ran, err := output(append([]string{"test", "-json"}, args...), func(r io.Reader) (*results, error) {
 		return read(r, os.Stdout)
 	})
-	return errors.Join(err, verdict(os.Stdout, listed, ran, strict))
+	return errors.Join(err, verdict(os.Stdout, wanted, ran, strict))
+}
+
+// declared are the tests in the sources of the packages that go test is given, as "package TestX": what it has to run. Asking the
+// test binaries would be to link them all twice, and to trust that they tell.
+func declared(args []string) ([]string, error) {
+	first := slices.IndexFunc(args, func(a string) bool { return strings.Contains(a, "/") })
+	if first < 0 {
+		return nil, errors.New("no package is named by a path, as in ./conformance")
+	}
+	list := []string{"list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles"}
+	if slices.Contains(args[:first], "-race") {
+		list = append(list, "-race") // a build tag, too
+	}
+	cmd := exec.Command("go", append(list, args[first:]...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the packages: %w", err)
+	}
+	var names []string
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct {
+			ImportPath, Dir           string
+			TestGoFiles, XTestGoFiles []string
+		}
+		if err := d.Decode(&p); err == io.EOF {
+			return names, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("list the packages: %w", err)
+		}
+		for _, name := range append(p.TestGoFiles, p.XTestGoFiles...) {
+			file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.ParseComments|parser.SkipObjectResolution)
+			if err != nil {
+				continue // it does not compile, which go test says in full
+			}
+			for _, name := range testsIn(file) {
+				names = append(names, p.ImportPath+" "+name)
+			}
+		}
+	}
+}
+
+// testsIn are the functions of a file that go test runs.
+func testsIn(file *ast.File) []string {
+	var names []string
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name != "TestMain" && isTest(f.Name.Name) {
+			names = append(names, f.Name.Name)
+		}
+	}
+	for _, e := range doc.Examples(file) {
+		if e.Output != "" || e.EmptyOutput { // one without is compiled only
+			names = append(names, "Example"+e.Name)
+		}
+	}
+	return names
+}
+
+// isTest is go test's own rule: what follows the prefix is no lower-case letter.
+func isTest(name string) bool {
+	for _, prefix := range []string{"Test", "Fuzz"} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			r, _ := utf8.DecodeRuneInString(rest)
+			return !unicode.IsLower(r)
+		}
+	}
+	return false
 }
 
 // output runs the go command and hands its output to read. A failure of the command comes back with what was read.
@@ -74,7 +145,6 @@ type event struct {
 
 // results are what go test told, tests named "package Test/sub".
 type results struct {
-	listed  []string // by -list
 	passed  []string
 	failed  []string // packages too
 	skipped []string
@@ -106,9 +176,6 @@ func read(in io.Reader, w io.Writer) (*results, error) {
 			if strings.Contains(e.Output, "NOT RUN") {
 				r.leftOut = append(r.leftOut, id+": "+strings.TrimSpace(e.Output))
 			}
-			if f := strings.Fields(e.Output); e.Test == "" && len(f) == 1 && isTest(f[0]) {
-				r.listed = append(r.listed, id+" "+f[0])
-			}
 			continue
 		case "build-fail":
 			fmt.Fprint(w, strings.Join(pending[id], ""))
@@ -133,13 +200,9 @@ func read(in io.Reader, w io.Writer) (*results, error) {
 	}
 }
 
-func isTest(s string) bool {
-	return strings.HasPrefix(s, "Test") || strings.HasPrefix(s, "Fuzz") || strings.HasPrefix(s, "Example")
-}
-
 // verdict prints what did not pass, and returns an error if that is a failure.
-func verdict(w io.Writer, listed, ran *results, strict bool) error {
-	absent := slices.DeleteFunc(slices.Clone(listed.listed), func(id string) bool {
+func verdict(w io.Writer, declared []string, ran *results, strict bool) error {
+	absent := slices.DeleteFunc(slices.Clone(declared), func(id string) bool {
 		return slices.Contains(ran.passed, id) || slices.Contains(ran.failed, id) || slices.Contains(ran.skipped, id)
 	})
 	list := func(what string, ids []string) {
@@ -149,10 +212,10 @@ func verdict(w io.Writer, listed, ran *results, strict bool) error {
 	}
 	list("FAILED", ran.failed)
 	list("SKIPPED", ran.skipped)
-	list("LISTED, BUT DID NOT RUN", absent)
+	list("DECLARED, BUT DID NOT RUN", absent)
 	list("LEFT OUT", ran.leftOut)
 	fmt.Fprintf(w, "%d tests passed (%d of %d at the top), %d failed, %d skipped\n",
-		len(ran.passed), len(listed.listed)-len(absent), len(listed.listed), len(ran.failed), len(ran.skipped))
+		len(ran.passed), len(declared)-len(absent), len(declared), len(ran.failed), len(ran.skipped))
 	switch missing := len(ran.skipped) + len(absent) + len(ran.leftOut); {
 	case len(ran.failed) > 0:
 		return errors.New("tests failed")
