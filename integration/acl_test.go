@@ -27,11 +27,33 @@ func publishedRights(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := regexp.MustCompile(`(?m)^ *(ACL SETUSER sluice on >secret .*)$`).FindAllStringSubmatch(string(readme), -1)
+	lines := regexp.MustCompile(`(?m)^ *(ACL SETUSER sluice on >secret resetkeys ~sluice:\* -@all( \+[a-z|]+)+)$`).FindAllStringSubmatch(string(readme), -1)
 	if len(lines) != 1 {
-		t.Fatalf("scripts/README.md has %d lines ACL SETUSER sluice on >secret, want one", len(lines))
+		t.Fatalf("scripts/README.md has %d lines ACL SETUSER sluice on >secret resetkeys ~sluice:* -@all ..., want one", len(lines))
 	}
 	return strings.Fields(lines[0][1])
+}
+
+// rightsOnAnyKey are those and some more, on keys of any prefix.
+func rightsOnAnyKey(t *testing.T, more ...string) []string {
+	t.Helper()
+	rights := append(publishedRights(t), more...)
+	rights[slices.Index(rights, "~sluice:*")] = "~*"
+	return rights
+}
+
+// clientRights are the published rights of a client of a cluster, or of one with sentinels.
+func clientRights(t *testing.T, where string) []string {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(servers.Scripts(), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile("(?m)^- " + where + ", .*: `([^`]+)`").FindStringSubmatch(string(readme))
+	if m == nil {
+		t.Fatalf("scripts/README.md does not tell the rights %q", where)
+	}
+	return strings.Fields(m[1])
 }
 
 // denied is how the versions say that a user may not: Redis 6.0 in a script, and the others; commands and keys.
@@ -58,7 +80,7 @@ func user(t *testing.T, c *containers.Clocked, rights []string) rueidis.Client {
 	t.Helper()
 	c.Container.Do("ACL", "DELUSER", "sluice")
 	c.Container.Do(rights...)
-	return dialClocked(t, c, func(o *rueidis.ClientOption) { o.Username, o.Password = "sluice", "secret" })
+	return dialClocked(t, c, asUser)
 }
 
 // leastRights: a user with the published rights passes the conformance tests, or the vectors in real time where the clock can't be
@@ -67,6 +89,15 @@ func leastRights(t *testing.T, c *containers.Clocked) {
 	t.Helper()
 	rights := publishedRights(t)
 	client := user(t, c, rights)
+	for _, command := range []rueidis.Completed{
+		client.B().Get().Key("other:{a}:b").Build(),
+		client.B().Eval().Script("return redis.call('GET', KEYS[1])").Numkeys(1).Key("other:{a}:b").Build(),
+		client.B().Lpop().Key("sluice:{a}:b").Build(),
+	} {
+		if err := client.Do(t.Context(), command).Error(); err == nil || rueidis.IsRedisNil(err) || !denied.MatchString(err.Error()) {
+			t.Errorf("with the published rights: %v: %v, want no permission", command.Commands(), err)
+		}
+	}
 	if c.ClockFile != "" {
 		conform(t, c, "sluice:secret@", "")
 	} else {
@@ -155,7 +186,7 @@ func onlyItsKey(t *testing.T, c *containers.Clocked) {
 	walked := make(chan error, 1)
 	go func() {
 		l := newLimiter(t, c.Client, sluice.Config{PlainKeys: true})
-		err := walk(t.Context(), l, 1000, shortLimits, forward(c, 5*time.Millisecond))
+		err := walk(t.Context(), l, 3000, shortLimits, forward(c, 5*time.Millisecond))
 		walked <- errors.Join(err, c.Client.Do(t.Context(), c.Client.B().Echo().Message("the end").Build()).Error())
 	}()
 	var declared []string // keys of the call under way

@@ -133,11 +133,14 @@ func (c *cluster) slots(node int) []slotRange {
 	return all
 }
 
-// dial connects a client of the whole cluster.
+// dial connects a client of the whole cluster, as a user with the published rights and those to functions.
 func (c *cluster) dial(t *testing.T) rueidis.Client {
 	t.Helper()
-	return dial(t, c.nodes[0].Addr, nil)
+	return dial(t, c.nodes[0].Addr, asUser)
 }
+
+// asUser makes a client log in as the user of the published rights.
+func asUser(o *rueidis.ClientOption) { o.Username, o.Password = "sluice", "secret" }
 
 // slotOf is the slot of a key.
 func (c *cluster) slotOf(key string) int64 {
@@ -164,6 +167,11 @@ func (c *cluster) primaryOf(slot int64) int {
 // TestCluster shows what holds on a cluster: at rest, while a primary fails over, while a slot moves, when a primary dies.
 func TestCluster(t *testing.T) {
 	c := startCluster(t, containers.Usual())
+	of, load := functionRights(t)
+	rights := rightsOnAnyKey(t, slices.Concat(clientRights(t, "On a cluster"), of[slices.Index(of, "-@all")+1:], []string{load})...)
+	for _, n := range c.nodes {
+		n.Do(rights...)
+	}
 	client := c.dial(t)
 	l := newLimiter(t, client, sluice.Config{Timeout: 5 * time.Second})
 

@@ -173,32 +173,19 @@ func TestHammerOnARunningClock(t *testing.T) {
 		limit int64
 	}{{1, 200}, {1000, 3}} {
 		limit := load.limit
-		for _, promise := range []struct {
-			policy sluice.Policy
-			most   func(from, to int64) int64 // units admitted in [from, to]
-		}{
-			{sluice.SlidingLog(limit, window), func(from, to int64) int64 {
-				return limit * ((to-from)/us + 1) // to - from < window: the limit
-			}},
-			{sluice.SlidingCounter(limit, window), func(from, to int64) int64 {
-				return limit * (to/us - from/us + 1) // the limit in each window that is touched
-			}},
-			{sluice.TokenBucket(limit, limit, window), func(from, to int64) int64 {
-				return limit + limit*(to-from)/us
-			}},
+		for p, holds := range map[sluice.Policy]promise{
+			sluice.SlidingLog(limit, window):         logPromise(limit, us),
+			sluice.SlidingCounter(limit, window):     counterPromise(limit, us),
+			sluice.TokenBucket(limit, limit, window): bucketPromise(limit, us),
 		} {
-			t.Run(fmt.Sprintf("%d keys/%s", load.keys, promise.policy), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d keys/%s", load.keys, p), func(t *testing.T) {
 				s.Do("FLUSHALL")
-				o := order{Addr: s.Addr, Prefix: "hammer", Policy: promise.policy, Keys: load.keys, Calls: 20, Pause: 200 * time.Millisecond}
+				o := order{Addr: s.Addr, Prefix: "hammer", Policy: p, Keys: load.keys, Calls: 20, Pause: 200 * time.Millisecond}
 				sum := 0
 				for key, times := range hammer(t, o) {
 					sum += len(times)
-					for i, from := range times {
-						for j := i; j < len(times); j++ {
-							if n := int64(j - i + 1); n > promise.most(from, times[j]) {
-								t.Fatalf("key %d: %d admitted from %d to %d, want at most %d", key, n, from, times[j], promise.most(from, times[j]))
-							}
-						}
+					if err := holds(times); err != nil {
+						t.Fatalf("key %d: %v", key, err)
 					}
 				}
 				if sum <= int(limit)*load.keys {
@@ -206,6 +193,77 @@ func TestHammerOnARunningClock(t *testing.T) {
 				}
 				t.Logf("%d admitted", sum)
 			})
+		}
+	}
+}
+
+// promise holds the sorted times, in us, at which one unit each was admitted to what an algorithm promises.
+type promise func(times []int64) error
+
+// logPromise: in no window more than the limit.
+func logPromise(limit, window int64) promise {
+	return func(times []int64) error {
+		for i := int(limit); i < len(times); i++ {
+			if from := times[i-int(limit)]; times[i]-from < window {
+				return fmt.Errorf("%d admitted from %d to %d, which is less than a window: want at most %d", limit+1, from, times[i], limit)
+			}
+		}
+		return nil
+	}
+}
+
+// counterPromise: whenever one is admitted, those of its aligned window, and of the one before by the part of it that a window back
+// from now still covers, are within the limit.
+func counterPromise(limit, window int64) promise {
+	return func(times []int64) error {
+		admitted := map[int64]int64{}
+		for _, now := range times {
+			n, elapsed := now/window, now%window
+			admitted[n]++
+			if used := admitted[n-1]*(window-elapsed)/window + admitted[n]; used > limit {
+				return fmt.Errorf("at %d %d were admitted in its window and %d in the one before: %d are used, want at most %d",
+					now, admitted[n], admitted[n-1], used, limit)
+			}
+		}
+		return nil
+	}
+}
+
+// bucketPromise: in no stretch of time more than the capacity, here the limit, and what is refilled meanwhile, the limit in a window.
+func bucketPromise(limit, window int64) promise {
+	return func(times []int64) error {
+		for i, from := range times {
+			for j := i; j < len(times); j++ {
+				if n, most := int64(j-i+1), limit+limit*(times[j]-from)/window; n > most {
+					return fmt.Errorf("%d admitted from %d to %d, want at most %d", n, from, times[j], most)
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// TestABrokenPromiseIsFound: what each promise just allows passes, and one unit more or a moment earlier does not.
+func TestABrokenPromiseIsFound(t *testing.T) {
+	const limit, window = 4, 1000
+	for name, c := range map[string]struct {
+		holds      promise
+		kept, lost []int64
+	}{
+		"log, a moment early":           {logPromise(limit, window), []int64{0, 1, 2, 3, 1000}, []int64{0, 1, 2, 3, 999}},
+		"log, one more":                 {logPromise(limit, window), []int64{5, 5, 5, 5}, []int64{5, 5, 5, 5, 5}},
+		"counter, one more":             {counterPromise(limit, window), []int64{5, 5, 5, 5}, []int64{5, 5, 5, 5, 5}},
+		"counter, a moment early":       {counterPromise(limit, window), []int64{0, 0, 0, 0, 1001}, []int64{0, 0, 0, 0, 1000}},
+		"counter, the window before":    {counterPromise(limit, window), []int64{0, 0, 0, 0, 1501, 1501, 1501}, []int64{0, 0, 0, 0, 1501, 1501, 1501, 1501}},
+		"bucket, one more":              {bucketPromise(limit, window), []int64{5, 5, 5, 5}, []int64{5, 5, 5, 5, 5}},
+		"bucket, a moment early":        {bucketPromise(limit, window), []int64{0, 0, 0, 0, 250, 500}, []int64{0, 0, 0, 0, 249}},
+		"bucket, a moment early, later": {bucketPromise(limit, window), []int64{0, 9000, 9000, 9000, 9000, 9250}, []int64{0, 9000, 9000, 9000, 9000, 9249}},
+	} {
+		if err := c.holds(c.kept); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.holds(c.lost) == nil {
+			t.Errorf("%s: %v passes", name, c.lost)
 		}
 	}
 }

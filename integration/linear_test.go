@@ -67,19 +67,28 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	}
 }
 
-// TestAForgedHistoryIsFound: one unit more in one answer is not explained away. The calls come one after the other; of two at a
-// time, either could have been the first.
+// TestAForgedHistoryIsFound: one answer that differs in one thing is not explained away. The calls come one after the other; of two
+// at a time, either could have been the first.
 func TestAForgedHistoryIsFound(t *testing.T) {
 	s := containers.Start(t, containers.Spec{Image: containers.Usual()})
-	lim := logOf(30, 100*time.Millisecond)
-	history := record(t, newLimiter(t, s.Client, sluice.Config{}), "forged", lim, 1, 30)
-	for i := range history {
-		forged := slices.Clone(history)
-		answer := forged[i].Output.(sluice.Result)
-		answer.Remaining++
-		forged[i].Output = answer
-		if got := porcupine.CheckOperationsTimeout(linear(lim.exact), forged, 30*time.Second); got != porcupine.Illegal {
-			t.Fatalf("answer %d was changed to %+v: %s", i, answer, got)
+	forgeries := map[string]func(*sluice.Result){
+		"allowed":   func(r *sluice.Result) { r.Allowed = !r.Allowed },
+		"remaining": func(r *sluice.Result) { r.Remaining++ },
+		"retry":     func(r *sluice.Result) { r.RetryAfter += time.Millisecond },
+		"reset":     func(r *sluice.Result) { r.ResetAfter += time.Millisecond },
+	}
+	for _, lim := range []limit{logOf(30, 100*time.Millisecond), counterOf(30, 100*time.Millisecond), bucketOf(30, 7, 20*time.Millisecond)} {
+		history := record(t, newLimiter(t, s.Client, sluice.Config{}), "forged", lim, 1, 30)
+		for what, forge := range forgeries {
+			for i := range history {
+				forged := slices.Clone(history)
+				answer := forged[i].Output.(sluice.Result)
+				forge(&answer)
+				forged[i].Output = answer
+				if got := porcupine.CheckOperationsTimeout(linear(lim.exact), forged, 30*time.Second); got != porcupine.Illegal {
+					t.Fatalf("%s: %s of answer %d was changed to %+v: %s", lim.policy, what, i, answer, got)
+				}
+			}
 		}
 	}
 }

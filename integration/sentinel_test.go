@@ -54,7 +54,10 @@ func TestSentinel(t *testing.T) {
 		return nil
 	})
 
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: sentinels, DisableCache: true,
+	for _, port := range data {
+		nodes[port].Do(rightsOnAnyKey(t, clientRights(t, "With sentinels")...)...)
+	}
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: sentinels, DisableCache: true, Username: "sluice", Password: "secret",
 		Sentinel: rueidis.SentinelOption{MasterSet: "limits"}})
 	if err != nil {
 		t.Fatal(err)
