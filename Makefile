@@ -7,7 +7,7 @@
 # make generate  writes the generated files anew
 #
 # SLUICE_REDIS_SERVER   a redis-server or valkey-server binary other than the one on the PATH
-# SLUICE_REQUIRE_ALL=1  whatever would be left out is a failure, as on CI
+# SLUICE_REQUIRE_ALL=1  whatever would be left out is a failure; it is so where CI is set
 # ACCESS_LOG            an access log of a real site for the example to replay; it is not part of the repository
 # FUZZTIME              how long each fuzz target runs, 3s
 
@@ -31,6 +31,9 @@ FUZZTIME ?= 3s
 ACCESS_LOG ?= $(wildcard ../shared/data/access.log)
 export SLUICE_TRIAL_LOG := $(abspath $(ACCESS_LOG))
 
+ifneq ($(CI),)
+SLUICE_REQUIRE_ALL ?= 1
+endif
 ifeq ($(SLUICE_REQUIRE_ALL),1)
 export SLUICE_REQUIRE_REDIS := 1
 STRICT := -strict

@@ -348,6 +348,7 @@ type traffic struct {
 
 	mu       sync.Mutex
 	messages map[string]int
+	receipts []int64 // the server's times of what was allowed, us
 }
 
 // workers go on while servers change.
@@ -382,6 +383,9 @@ func (tr *traffic) count(t *testing.T, res sluice.Result, err error) {
 	switch {
 	case err == nil && res.Allowed:
 		tr.allowed.Add(1)
+		tr.mu.Lock()
+		tr.receipts = append(tr.receipts, res.ServerTime.UnixMicro())
+		tr.mu.Unlock()
 	case err == nil:
 		tr.denied.Add(1)
 	case !errors.Is(err, sluice.ErrBackend) || !errors.As(err, &call) || errors.Is(err, sluice.ErrReply):
@@ -429,21 +433,45 @@ func (tr *traffic) once(t *testing.T, l *sluice.Limiter, key string, p sluice.Po
 	}
 }
 
-// bounded checks the sum of a limit that has been used up while a primary was killed: admitted <= limit + lost. A replica
+// bounded checks a log that has been used up while a primary was killed, entry by entry: admitted <= limit + lost. A replica
 // hears of a charge in the moment that it is answered, so what it can miss of a killed primary is what was under way, one
-// call of each worker. At the kill some units must have been free, and afterwards some calls allowed, or nothing is shown.
-func (tr *traffic) bounded(t *testing.T, limit, atKill int64) {
+// call of each worker; and what is counted without a receipt is at most that much, too. At the kill some units must have
+// been free, and afterwards some calls allowed, or nothing is shown.
+func (tr *traffic) bounded(t *testing.T, s *containers.Server, key string, limit, atKill int64) {
 	t.Helper()
-	admitted := tr.allowed.Load()
-	if atKill >= limit || admitted <= atKill {
+	if admitted := tr.allowed.Load(); atKill >= limit || admitted <= atKill {
 		t.Errorf("%d of %d were admitted at the kill and %d at the end: it was not under way", atKill, limit, admitted)
 	}
-	t.Logf("%d charges were lost with the primary", max(0, admitted-limit))
-	if admitted > limit+workers {
-		t.Errorf("%d admitted, want at most %d + %d", admitted, limit, workers)
+	entries, err := s.Do("LRANGE", key, "1", "-1").AsStrSlice()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if admitted+tr.unknown.Load() < limit {
-		t.Errorf("%d admitted and %d unknown, want %d", admitted, tr.unknown.Load(), limit)
+	counted := map[int64]int64{} // units, by time
+	var sum int64
+	for _, e := range entries {
+		us, err1 := strconv.ParseInt(e[:14], 16, 64)
+		units, err2 := strconv.ParseInt(e[26:], 16, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatalf("entry %q: %v", e, err)
+		}
+		counted[us] += units
+		sum += units
+	}
+	if sum != limit {
+		t.Errorf("the log has %d units, want %d", sum, limit)
+	}
+	lost := 0
+	for _, us := range tr.receipts {
+		if counted[us] == 0 {
+			lost++
+			continue
+		}
+		counted[us]--
+		sum--
+	}
+	t.Logf("%d charges were lost with the primary, %d are counted that nobody has a receipt of", lost, sum)
+	if lost > workers || sum > workers {
+		t.Errorf("%d charges were lost and %d have no receipt, want at most %d each", lost, sum, workers)
 	}
 }
 
@@ -538,5 +566,5 @@ func primaryDies(t *testing.T, c *cluster) {
 		return err
 	})
 	tr.end(t)
-	tr.bounded(t, limit, atKill)
+	tr.bounded(t, c.nodes[(old+3)%6], "dies:{k}:log/3600000", limit, atKill)
 }

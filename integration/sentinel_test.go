@@ -65,7 +65,7 @@ func TestSentinel(t *testing.T) {
 	t.Cleanup(client.Close)
 	const limit = 10_000 // more than the workers take before the primary is dead
 	p := sluice.SlidingLog(limit, time.Hour)
-	l := newLimiter(t, client, sluice.Config{Timeout: time.Second})
+	l := newLimiter(t, client, sluice.Config{Timeout: time.Second, PlainKeys: true})
 	tr := newTraffic(t, l, "k", p)
 	tr.lively(t, 200)
 	nodes[data[0]].Kill()
@@ -86,7 +86,7 @@ func TestSentinel(t *testing.T) {
 		return err
 	})
 	tr.end(t)
-	tr.bounded(t, limit, atKill)
+	tr.bounded(t, nodes[data[1]], "sluice:{k}:log/3600000", limit, atKill)
 }
 
 // TestReadOnly: a primary that became a replica refuses, which charges nothing; when it is a primary again, the same

@@ -56,10 +56,14 @@ func Attach(t testing.TB, name, addr string, client rueidis.Client, clock *Clock
 		return s
 	}
 	s.setTime = func(us int64) {
-		if us == clock.us {
+		now, err := clock.now()
+		if err != nil {
+			t.Fatalf("%s: read the clock: %v", s.Name, err)
+		}
+		if us == now {
 			return
 		}
-		if us < clock.us {
+		if us < now {
 			// What has expired by now must not come back with the old time: Redis deletes it only when it
 			// is touched or when its cron comes by, which the test can't see.
 			if err := touchAll(context.Background(), s.Client); err != nil {
@@ -247,7 +251,6 @@ var compileShim = sync.OnceValues(func() (string, error) {
 type Clock struct {
 	path string
 	file *os.File
-	us   int64
 }
 
 // NewClock opens the file at path, or makes it, and sets the time to Epoch. The server's FAKECLOCK must name it.
@@ -265,9 +268,15 @@ func NewClock(t testing.TB, path string) *Clock {
 	return c
 }
 
+// now is what the file says: another process may have moved it.
+func (c *Clock) now() (int64, error) {
+	var cell [8]byte
+	_, err := c.file.ReadAt(cell[:], 0)
+	return int64(binary.LittleEndian.Uint64(cell[:])), err
+}
+
 // set is one write of eight aligned bytes; the server sees them in its mapping of the same page.
 func (c *Clock) set(us int64) error {
-	c.us = us
 	_, err := c.file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(us)), 0)
 	return err
 }

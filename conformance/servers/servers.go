@@ -6,6 +6,7 @@ package servers
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -113,9 +114,13 @@ func All(t testing.TB) []*Server {
 	if os.Getenv("SLUICE_SERVERS") == "miniredis" {
 		return all
 	}
-	binary := find()
+	binary, left := find(), ""
 	if binary == "" {
-		const left = "NOT RUN ON A REAL SERVER: no redis-server on the PATH and no $SLUICE_REDIS_SERVER"
+		left = "NOT RUN ON A REAL SERVER: no redis-server on the PATH and no $SLUICE_REDIS_SERVER"
+	} else if _, err := Shim(); err != nil {
+		left = fmt.Sprintf("NOT RUN ON A REAL SERVER: its clock can't be held: %v", err)
+	}
+	if left != "" {
 		if os.Getenv("SLUICE_REQUIRE_REDIS") == "1" {
 			t.Fatal(left)
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	tclog "github.com/testcontainers/testcontainers-go/log"
 
+	"github.com/sluicego/sluice/conformance/servers"
 	"github.com/sluicego/sluice/integration/images"
 )
 
@@ -85,6 +86,9 @@ func Main(m *testing.M) int {
 func prepare() error {
 	if runtime.GOOS != "linux" {
 		return errors.New("the clock that is preloaded into the servers, and their sockets, are Linux's")
+	}
+	if _, err := servers.Shim(); err != nil {
+		return fmt.Errorf("the servers' clocks can't be held: %w", err)
 	}
 	ctx := context.Background()
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
