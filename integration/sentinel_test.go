@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -16,22 +17,27 @@ import (
 	"github.com/sluicego/sluice/integration/containers"
 )
 
-// TestSentinel: 50 workers go on while sentinels hand over to a replica; the limiter follows by itself.
-func TestSentinel(t *testing.T) {
+// watched are two servers under three sentinels.
+type watched struct {
+	primary, replica *containers.Server
+	sentinels        []*containers.Server
+	client           rueidis.Client // of a user with the published rights
+}
+
+// startWatched starts them, the two with more arguments.
+func startWatched(t *testing.T, args ...string) *watched {
+	t.Helper()
 	image := containers.Usual()
 	pod := containers.NewPod(t, image, 5)
-	data, watch := pod.Ports[:2], pod.Ports[2:]
-	primary := strconv.Itoa(data[0])
-	nodes := map[int]*containers.Server{}
-	for i, port := range data {
-		args := []string{"--replica-announce-ip", "127.0.0.1", "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"}
-		if i > 0 {
-			args = append(args, "--replicaof", "127.0.0.1", primary)
-		}
-		nodes[port] = containers.Start(t, containers.Spec{Image: image, Pod: pod, Port: port, Args: args})
+	primary := strconv.Itoa(pod.Ports[0])
+	args = append(args, "--replica-announce-ip", "127.0.0.1", "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
+	w := &watched{
+		primary: containers.Start(t, containers.Spec{Image: image, Pod: pod, Port: pod.Ports[0], Args: args}),
+		replica: containers.Start(t, containers.Spec{Image: image, Pod: pod, Port: pod.Ports[1],
+			Args: append(slices.Clone(args), "--replicaof", "127.0.0.1", primary)}),
 	}
-	var sentinels []string
-	for _, port := range watch {
+	var addrs []string
+	for _, port := range pod.Ports[2:] {
 		dir := t.TempDir()
 		config := fmt.Sprintf("port %d\nbind 0.0.0.0\nprotected-mode no\ndir /tmp\n"+
 			"sentinel announce-ip 127.0.0.1\nsentinel monitor limits 127.0.0.1 %s 2\n"+
@@ -41,42 +47,52 @@ func TestSentinel(t *testing.T) {
 		}
 		s := containers.Start(t, containers.Spec{Image: image, Pod: pod, Port: port, Binds: []string{dir + ":/sentinel"},
 			Command: []string{image.Binary(), "/sentinel/sentinel.conf", "--sentinel"}})
-		sentinels = append(sentinels, s.Addr)
-		nodes[port] = s
+		addrs = append(addrs, s.Addr)
+		w.sentinels = append(w.sentinels, s)
 	}
 	eventually(t, func() error { // each sentinel knows the others and the replica
-		for _, port := range watch {
-			m, err := nodes[port].Do("SENTINEL", "MASTER", "limits").AsStrMap()
+		for _, s := range w.sentinels {
+			m, err := s.Do("SENTINEL", "MASTER", "limits").AsStrMap()
 			if err != nil || m["num-slaves"] != "1" || m["num-other-sentinels"] != "2" {
 				return fmt.Errorf("%v, %w", m, err)
 			}
 		}
 		return nil
 	})
+	for _, s := range []*containers.Server{w.primary, w.replica} {
+		s.Do(rightsOnAnyKey(t, clientRights(t, "With sentinels")...)...)
+	}
+	w.client = dial(t, "", func(o *rueidis.ClientOption) {
+		asUser(o)
+		o.InitAddress = addrs
+		o.Sentinel = rueidis.SentinelOption{MasterSet: "limits"}
+	})
+	return w
+}
 
-	for _, port := range data {
-		nodes[port].Do(rightsOnAnyKey(t, clientRights(t, "With sentinels")...)...)
-	}
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: sentinels, DisableCache: true, Username: "sluice", Password: "secret",
-		Sentinel: rueidis.SentinelOption{MasterSet: "limits"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
-	const limit = 10_000 // more than the workers take before the primary is dead
-	p := sluice.SlidingLog(limit, time.Hour)
-	l := newLimiter(t, client, sluice.Config{Timeout: time.Second, PlainKeys: true})
-	tr := newTraffic(t, l, "k", p)
-	tr.lively(t, 200)
-	nodes[data[0]].Kill()
-	atKill := tr.allowed.Load()
+// promoted waits until the sentinels name the other one as the primary.
+func (w *watched) promoted(t *testing.T) {
+	t.Helper()
 	eventually(t, func() error {
-		addr, err := nodes[watch[0]].Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limits").AsStrSlice()
-		if err != nil || net.JoinHostPort(addr[0], addr[1]) != nodes[data[1]].Addr {
+		addr, err := w.sentinels[0].Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limits").AsStrSlice()
+		if err != nil || net.JoinHostPort(addr[0], addr[1]) != w.replica.Addr {
 			return fmt.Errorf("the primary is %v, %w", addr, err)
 		}
 		return nil
 	})
+}
+
+// TestSentinel: 50 workers go on while sentinels hand over to a replica; the limiter follows by itself.
+func TestSentinel(t *testing.T) {
+	w := startWatched(t)
+	const limit = 10_000 // more than the workers take before the primary is dead
+	p := sluice.SlidingLog(limit, time.Hour)
+	l := newLimiter(t, w.client, sluice.Config{Timeout: time.Second, PlainKeys: true})
+	tr := newTraffic(t, l, "k", p)
+	tr.lively(t, 200)
+	w.primary.Kill()
+	atKill := tr.allowed.Load()
+	w.promoted(t)
 	tr.lively(t, 200)
 	eventually(t, func() error {
 		res, err := l.Peek(t.Context(), "k", p, 1)
@@ -86,7 +102,30 @@ func TestSentinel(t *testing.T) {
 		return err
 	})
 	tr.end(t)
-	tr.bounded(t, nodes[data[1]], "sluice:{k}:log/3600000", limit, atKill)
+	tr.bounded(t, w.replica, "sluice:{k}:log/3600000", limit, atKill)
+}
+
+// TestDemotedPrimary: with min-replicas-to-write a primary that lives on while another is promoted admits nothing that is lost.
+func TestDemotedPrimary(t *testing.T) {
+	w := startWatched(t, "--min-replicas-to-write", "1")
+	l := newLimiter(t, w.client, sluice.Config{Timeout: time.Second})
+	tr := newTraffic(t, l, "k", open)
+	tr.lively(t, 200)
+	w.sentinels[0].Do("SENTINEL", "FAILOVER", "limits")
+	w.promoted(t)
+	eventually(t, func() error {
+		role, err := w.primary.Do("ROLE").ToArray()
+		if err != nil {
+			return err
+		}
+		if name, err := role[0].ToString(); err != nil || name != "slave" {
+			return fmt.Errorf("the old primary is a %s, %w", name, err)
+		}
+		return nil
+	})
+	tr.lively(t, 200)
+	tr.end(t)
+	tr.once(t, l, "k", open, workers)
 }
 
 // TestReadOnly: a primary that became a replica refuses, which charges nothing; when it is a primary again, the same
