@@ -114,9 +114,9 @@ func TestDemotedPrimary(t *testing.T) {
 	w.sentinels[0].Do("SENTINEL", "FAILOVER", "limits")
 	w.promoted(t)
 	eventually(t, func() error {
-		role, err := w.primary.Do("ROLE").ToArray()
+		role, err := w.primary.Client.Do(t.Context(), w.primary.Client.B().Role().Build()).ToArray()
 		if err != nil {
-			return err
+			return err // its connections are broken when it is demoted
 		}
 		if name, err := role[0].ToString(); err != nil || name != "slave" {
 			return fmt.Errorf("the old primary is a %s, %w", name, err)
