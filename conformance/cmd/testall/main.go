@@ -201,8 +201,8 @@ func read(in io.Reader, w io.Writer) (*results, error) {
 }
 
 // verdict prints what did not pass, and returns an error if that is a failure.
-func verdict(w io.Writer, declared []string, ran *results, strict bool) error {
-	absent := slices.DeleteFunc(slices.Clone(declared), func(id string) bool {
+func verdict(w io.Writer, wanted []string, ran *results, strict bool) error {
+	absent := slices.DeleteFunc(slices.Clone(wanted), func(id string) bool {
 		return slices.Contains(ran.passed, id) || slices.Contains(ran.failed, id) || slices.Contains(ran.skipped, id)
 	})
 	list := func(what string, ids []string) {
@@ -215,7 +215,7 @@ func verdict(w io.Writer, declared []string, ran *results, strict bool) error {
 	list("DECLARED, BUT DID NOT RUN", absent)
 	list("LEFT OUT", ran.leftOut)
 	fmt.Fprintf(w, "%d tests passed (%d of %d at the top), %d failed, %d skipped\n",
-		len(ran.passed), len(declared)-len(absent), len(declared), len(ran.failed), len(ran.skipped))
+		len(ran.passed), len(wanted)-len(absent), len(wanted), len(ran.failed), len(ran.skipped))
 	switch missing := len(ran.skipped) + len(absent) + len(ran.leftOut); {
 	case len(ran.failed) > 0:
 		return errors.New("tests failed")
