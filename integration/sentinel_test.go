@@ -105,7 +105,8 @@ func TestSentinel(t *testing.T) {
 	tr.bounded(t, w.replica, "sluice:{k}:log/3600000", limit, atKill)
 }
 
-// TestDemotedPrimary: with min-replicas-to-write a primary that lives on while another is promoted admits nothing that is lost.
+// TestDemotedPrimary: with min-replicas-to-write a primary that lives on while another is promoted loses at most what was
+// under way, one call of each worker.
 func TestDemotedPrimary(t *testing.T) {
 	w := startWatched(t, "--min-replicas-to-write", "1")
 	l := newLimiter(t, w.client, sluice.Config{Timeout: time.Second})
